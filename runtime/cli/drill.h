@@ -17,18 +17,20 @@ namespace holdfast::cli {
 // DrillPlan is one start of the program that trains for a few steps and loses something.
 struct DrillPlan {
   std::string lost = {};                // "rank 2", "host b"
+  std::string directory = {};           // of its run
   std::string faults = {};              // HOLDFAST_FAULTS
   std::vector<std::string> words = {};  // of the program
 };
-// Plans the drills of a launch with these words. `saves`: what the config says of them; `hosts`: those that are named, empty for
-// this host alone; `directory`: of the drill's run. Pure.
+// Plans the drills of a launch with these words: one loses a rank that computes; where several hosts have such ranks, another one
+// loses all of the last host's. `hosts`: those that are named, empty for this host alone; `directory`: a number is appended for
+// each. Pure.
 std::vector<DrillPlan> plan_drills(const std::vector<std::string>& words, const LaunchOptions& options,
-                                   const CheckpointConfig& saves, const std::vector<LaunchHost>& hosts,
+                                   const Config& config, const std::vector<LaunchHost>& hosts,
                                    const std::string& directory);
 
 // Makes the drills, one after another, and prints what each loss took; their run and output, which are beside the run
-// directory, are removed afterwards. `is_stopped` is called again and again, and ends it where it returns true. Errors: config, where
-// the directory of a drill is there; communication, where the drill did not get through, with what to look at.
+// directory, are removed afterwards. `is_stopped` is called again and again, and ends it where it returns true. Errors: that of the
+// drill, where it was refused; communication, where it did not get through, with what to look at.
 Result<void> make_drills(Env& env, const std::vector<std::string>& words, const LaunchOptions& options,
                          const std::function<bool()>& is_stopped);
 

@@ -34,8 +34,8 @@ class IncidentCollector {
   void take(const Json& json) {
     if (event_kind(json).empty()) return;
     const bool before = event_time(json) <= incident_->begin_us;
-    if (const auto start = event_as<StartEvent>(json))
-      read_ranks(before, start->ranks, start->hosts.value_or(Hosts()));
+    if (const auto start = event_as<StartEvent>(json)) read_start(before, *start);
+    if (before && event_kind(json) == EvaluationEvent::kind) computed_until_us_ = event_time(json);
     if (const auto step = event_as<StepEvent>(json)) read_step(before, *step);
     if (const auto recovery = event_as<RecoveryEvent>(json)) read_recovery(before, *recovery);
     if (const auto fault = event_as<FaultEvent>(json); fault.has_value() && !before && !fault->is_aside())
@@ -53,9 +53,10 @@ class IncidentCollector {
     one.step_s = median({before_s_.begin(), before_s_.end()});
     one.step_after_s = median(after_s_);
     if (one.fault().level == FaultLevel::none) return;
-    if (last_step_us_ > 0) one.cost.unnoticed_s = std::max(0.0, seconds(one.begin_us - last_step_us_));
-    one.cost.pause_s = std::max(0.0, seconds(one.end_us - one.begin_us) - first_step_s_);
-    const bool is_smaller = one.ranks_after > 0 && one.ranks_after < one.ranks_before;
+    if (computed_until_us_ > 0)
+      one.cost.unnoticed_s = std::max(0.0, seconds(one.begin_us - computed_until_us_));
+    one.cost.pause_s = std::max(0.0, seconds(one.end_us - one.begin_us) - first_step_s_ - one.cost.absent_s);
+    const bool is_smaller = has_fewer_ranks();
     if (is_smaller && !after_s_.empty())
       one.cost.slower_s = std::max(0.0, one.step_after_s - one.step_s) * static_cast<double>(smaller_steps_);
     one.usual_pause_s = median(other_pauses_s_);
@@ -66,6 +67,26 @@ class IncidentCollector {
 
  private:
   using Hosts = std::map<std::string, int>;
+
+  // Spares do not compute, and one that takes the place of a lost rank makes no step slower.
+  bool has_fewer_ranks() const {
+    const std::optional<RecoveryEvent>& recovery = incident_->recovery;
+    if (recovery.has_value() && recovery->seats_before.has_value() && recovery->seats_after.has_value())
+      return *recovery->seats_after < *recovery->seats_before;
+    return incident_->ranks_after > 0 && incident_->ranks_after < incident_->ranks_before;
+  }
+
+  void read_start(bool before, const StartEvent& start) {
+    const bool is_next = !before && incident_->ranks_after == 0;
+    if (before) computed_until_us_ = start.time_us;
+    if (is_next && incident_->fault().level == FaultLevel::launch) {
+      double begun_ms = 0.0;
+      for (const double part_ms : {start.join_ms, start.worker_ms, start.state_ms, start.gemm_peak_ms})
+        begun_ms += std::isfinite(part_ms) ? part_ms : 0.0;
+      incident_->cost.absent_s = std::max(0.0, seconds(start.time_us - incident_->begin_us) - begun_ms / 1e3);
+    }
+    read_ranks(before, start.ranks, start.hosts.value_or(Hosts()));
+  }
 
   void read_ranks(bool before, int ranks, const Hosts& hosts) {
     if (before) {
@@ -82,7 +103,7 @@ class IncidentCollector {
   void read_step(bool before, const StepEvent& step) {
     const double step_s = std::isfinite(step.step_duration_ms) ? step.step_duration_ms / 1e3 : 0.0;
     if (before) {
-      last_step_us_ = step.time_us;
+      computed_until_us_ = step.time_us;
       before_s_.push_back(step_s);
       if (before_s_.size() > steps_compared) before_s_.erase(before_s_.begin());
       return;
@@ -102,6 +123,7 @@ class IncidentCollector {
     const bool is_loss = recovery.reason.value_or("") == RecoveryEvent::loss;
     const bool is_this = !before && in_place && is_loss && !incident_->recovery.has_value() && !is_over_ &&
                          incident_->fault().level == FaultLevel::in_place;
+    if (before) computed_until_us_ = recovery.time_us;
     if (in_place) read_ranks(before, recovery.ranks_after, recovery.hosts.value_or(Hosts()));
     if (is_this) {
       incident_->recovery = recovery;
@@ -116,7 +138,7 @@ class IncidentCollector {
   Incident* incident_;
   std::vector<double> before_s_, after_s_, other_pauses_s_;
   Hosts hosts_before_, hosts_after_;
-  std::int64_t last_step_us_ = 0;
+  std::int64_t computed_until_us_ = 0;  // end of what was done before the incident
   double first_step_s_ = 0.0;
   std::int64_t smaller_steps_ = 0;
   bool is_over_ = false;  // what comes is another incident's, or nobody's
@@ -139,18 +161,25 @@ void take_faults(const IncidentLog& log, std::size_t at, Incident& incident) {
 void take_surroundings(const RunHistory& history, Incident& incident) {
   const std::int64_t margin_us =
       std::clamp(4 * (incident.end_us - incident.begin_us), margin_min_us, margin_max_us);
-  const std::int64_t from_us = incident.begin_us - margin_us, until_us = incident.end_us + margin_us;
+  const std::int64_t from_us = incident.begin_us - margin_us;
+  std::int64_t until_us = incident.end_us + margin_us;
   for (GoodputSpan span : history.ledger.spans) {
     span.begin_us = std::max(span.begin_us, from_us);
     span.end_us = std::min(span.end_us, until_us);
     if (span.begin_us < span.end_us) incident.spans.push_back(span);
+  }
+  for (const FaultEntry& fault : history.ledger.faults) {  // what comes after the next one is about that
+    if (fault.level != FaultLevel::none && fault.time_us > incident.end_us)
+      until_us = std::min(until_us, fault.time_us - 1);
   }
   const auto is_near = [&](std::int64_t time_us) { return from_us <= time_us && time_us <= until_us; };
   for (const IncidentSave& save : history.ledger.saves) {
     if (is_near(save.time_us)) incident.saves.push_back(save);
   }
   for (const RunEvent& event : history.events) {
-    if (is_near(event.time_us)) incident.events.push_back(event);
+    const bool is_routine = event.name == SnapshotEvent::kind || event.name == IntervalEvent::kind ||
+                            event.name == FailureCostEvent::kind;
+    if (is_near(event.time_us) && !is_routine) incident.events.push_back(event);
   }
 }
 
@@ -213,6 +242,7 @@ Result<Incident> read_incident(Env& env, const RunPaths& paths, std::size_t numb
   incident.count = count;
   take_faults(history.ledger, number - 1, incident);
   take_surroundings(history, incident);
+  incident.missing_parts = history.missing_parts;
   HF_TRY(const LogReader log, LogReader::open(env, paths));
   IncidentCollector collector(incident);
   HF_TRY_VOID(log.for_each([&](const Json& event) { collector.take(event); }));
@@ -237,14 +267,14 @@ std::vector<std::string> cheaper_ways(const Incident& one) {
   if (cost.again_s > worth_s && on_disk) {
     ways.emplace_back(
         "no RAM snapshot was left: `checkpoint.replicas = \"on\"` keeps a copy of each on another host");
-  } else if (cost.again_s > mostly_s && one.step_s > 0.0) {
-    const double steps = std::max(1.0, std::ceil(one.snapshot_s / (snapshots_share * one.step_s)));
+  } else if (cost.again_s > mostly_s && one.step_s > 0.0 && one.snapshot_s.has_value()) {
+    const double steps = std::max(1.0, std::ceil(*one.snapshot_s / (snapshots_share * one.step_s)));
     if (steps < static_cast<double>(one.fault().lost_steps))
       ways.push_back(fmt::format(
           "most of it are steps that were computed again: with `checkpoint.ram_every_steps = "
           "{:.0f}` it would have "
           "been at most {}, for {:.1f} % of the time of all steps",
-          steps, shown_seconds(steps * one.step_s), 100.0 * one.snapshot_s / (steps * one.step_s)));
+          steps, shown_seconds(steps * one.step_s), 100.0 * *one.snapshot_s / (steps * one.step_s)));
   }
   const bool by_start = one.fault().level == FaultLevel::restart || one.fault().level == FaultLevel::launch;
   if (by_start && one.usual_pause_s > 0.0)
@@ -273,7 +303,11 @@ std::string incident_text(const Incident& one) {
       shown_seconds(one.cost.unnoticed_s), shown_seconds(one.cost.pause_s), shown_seconds(one.cost.again_s));
   if (one.cost.slower_s > 0.0) text += fmt::format(", {} with fewer ranks", shown_seconds(one.cost.slower_s));
   text += "\n";
+  if (one.cost.absent_s > 0.0)
+    text += fmt::format("nothing ran for {}, until the run was started again\n",
+                        shown_seconds(one.cost.absent_s));
   for (const std::string& way : cheaper_ways(one)) text += fmt::format("cheaper: {}\n", way);
+  if (!one.missing_parts.empty()) text += fmt::format("the log is not whole: {}\n", one.missing_parts);
   return text + fmt::format("you: {}\n", one.playbook().you_do);
 }
 

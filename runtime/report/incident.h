@@ -24,26 +24,29 @@ struct IncidentCost {
   double unnoticed_s = 0.0;  // in the step before, until somebody noticed: for the most part a hang
   double pause_s = 0.0;      // from then until the run computed again
   double again_s = 0.0;      // steps that were computed before, and are again
-  double slower_s =
-      0.0;  // steps with fewer ranks, beyond what they took before, until there were as many again
+  // Steps with fewer ranks that compute, beyond what they took before, until there were as many again.
+  double slower_s = 0.0;
+  double absent_s =
+      0.0;  // until somebody started the run again: nothing ran, so that it is no part of all_s()
   double all_s() const { return unnoticed_s + pause_s + again_s + slower_s; }
 };
 
 struct Incident {
-  std::size_t number = 1, count = 1;        // of the rows of the report's table of faults, the first is 1
-  std::vector<FaultEntry> faults;           // mended together, in the order of the log; the last has the cost
-  std::int64_t begin_us = 0, end_us = 0;    // noticed; the first step after it, or the end of the log
-  int ranks_before = 0, ranks_after = 0;    // 0: not known
-  std::vector<std::string> lost_hosts;      // that had ranks before and none after
-  std::optional<VerdictEvent> verdict;      // for which a rank left
-  std::optional<RecoveryEvent> recovery;    // in place
-  std::vector<RunEvent> events;             // around it, without steps
-  std::vector<std::string> decisions;       // sentences: what was done, and by which rule
-  std::vector<GoodputSpan> spans;           // around it
-  std::vector<IncidentSave> saves;          // likewise
+  std::size_t number = 1, count = 1;      // of the rows of the report's table of faults, the first is 1
+  std::vector<FaultEntry> faults;         // mended together, in the order of the log; the last has the cost
+  std::int64_t begin_us = 0, end_us = 0;  // noticed; the first step after it, or the end of the log
+  int ranks_before = 0, ranks_after = 0;  // 0: not known
+  std::vector<std::string> lost_hosts;    // that had ranks before and none after
+  std::optional<VerdictEvent> verdict;    // for which a rank left
+  std::optional<RecoveryEvent> recovery;  // in place
+  std::vector<RunEvent> events;           // around it, without steps
+  std::vector<std::string> decisions;     // sentences: what was done, and by which rule
+  std::vector<GoodputSpan> spans;         // around it
+  std::vector<IncidentSave> saves;        // likewise
+  std::string missing_parts;  // of the log, in a sentence: numbers may be others then; empty: none
   double step_s = 0.0, step_after_s = 0.0;  // usual time of a step before, and after
-  double snapshot_s = 0.0,
-         usual_pause_s = 0.0;  // cost of a RAM snapshot; median pause of other recoveries in place
+  std::optional<double> snapshot_s;         // cost of a RAM snapshot, where the log has it
+  double usual_pause_s = 0.0;               // median pause of other recoveries in place
   IncidentCost cost;
   double per_rank_hour = 0.0;  // cost.per_rank_hour; 0: no price is known
   std::string currency;

@@ -8,6 +8,7 @@
 #include <ctime>
 #include <iterator>
 #include <optional>
+#include <span>
 
 #include "runtime/core/units.h"
 #include "runtime/os/span_recorder.h"
@@ -226,6 +227,11 @@ std::string cost_section(const Incident& one) {
         fmt::format("a step takes {} instead of {}", format_seconds(one.step_after_s),
                     format_seconds(one.step_s)));
   add("all", one.cost.all_s(), "");
+  if (one.cost.absent_s > 0.0)
+    rows += fmt::format(
+        "<tr><td class=\"name\">not running</td>{}<td></td><td></td><td class=\"details\">until somebody "
+        "started it again; it costs nothing here</td></tr>\n",
+        number_cell(shown_seconds(one.cost.absent_s)));
   return card("What it cost", one.per_rank_hour > 0.0 ? "" : "no price: cost.per_rank_hour is not set", "",
               table(rows));
 }
@@ -248,17 +254,17 @@ std::string events_section(const Incident& one) {
   if (one.events.empty()) return "";
   std::string rows =
       "<tr><th>time (UTC)</th><th>event</th>" + number_head("step") + "<th>details</th></tr>\n";
-  const std::size_t count = std::min(one.events.size(), events_around_shown);
-  for (std::size_t i = 0; i < count; ++i) {
-    const RunEvent& event = one.events[i];
+  const std::size_t all = one.events.size(), count = std::min(all, events_around_shown);
+  const auto noticed = std::ranges::lower_bound(one.events, one.begin_us, {}, &RunEvent::time_us);
+  const auto before = static_cast<std::size_t>(noticed - one.events.begin());
+  const std::size_t first = std::min(before - std::min(before, count / 4), all - count);
+  for (const RunEvent& event : std::span(one.events).subspan(first, count)) {
     rows += fmt::format(
         "<tr><td class=\"time\">{}</td><td class=\"name\">{}</td>{}<td class=\"details\">{}</td></tr>\n",
         clock_text(event.time_us), escape_html(event.name), number_cell(std::to_string(event.step)),
         escape_html(event.details));
   }
-  return card("Events around it",
-              count < one.events.size() ? fmt::format("the first {} of {}", count, one.events.size()) : "",
-              "", table(rows));
+  return card("Events around it", count < all ? fmt::format("{} of {}", count, all) : "", "", table(rows));
 }
 
 std::string ranks_remark(const Incident& one) {
@@ -274,6 +280,8 @@ std::string incident_page(const std::string& run_directory, const Incident& one,
       fmt::format("<header><h1>{}: incident {} of {}</h1><span class=\"badge failed\">{}</span></header>\n",
                   escape_html(run_name(run_directory)), one.number, one.count, one.playbook().kind);
   text += fmt::format("<p>{}</p>\n", shown_words(one.playbook().what));
+  if (!one.missing_parts.empty())
+    text += fmt::format("<p class=\"failed\">The log is not whole: {}</p>\n", escape_html(one.missing_parts));
   text += facts(fact("Noticed", clock_text(one.begin_us), "UTC") +
                 fact("After step", std::to_string(one.fault().step)) +
                 fact("Cost", shown_seconds(one.cost.all_s()), one.price_of(one.cost.all_s())) +

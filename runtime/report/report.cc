@@ -309,13 +309,18 @@ std::string page(const ReportContent& content) {
 
 }  // namespace
 
-Result<std::string> write_report(Env& env, const RunPaths& paths) {
+Result<Report> make_report(Env& env, const RunPaths& paths) {
   HF_TRY(const ReportContent content, read_content(env, paths));
-  HF_TRY_VOID(env.replace_text(paths.report(), page(content)));
   std::string summary = summary_of(content.history.ledger);
   if (const std::string numbers = summary_of(content.history.numbers); !numbers.empty())
     summary += fmt::format("{}numbers: {}", summary.empty() ? "" : "\n", numbers);
-  return summary;
+  return Report{.page = page(content), .summary = std::move(summary)};
+}
+
+Result<std::string> write_report(Env& env, const RunPaths& paths) {
+  HF_TRY(Report report, make_report(env, paths));
+  HF_TRY_VOID(env.replace_text(paths.report(), report.page));
+  return std::move(report.summary);
 }
 
 }  // namespace holdfast::report

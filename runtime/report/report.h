@@ -10,6 +10,13 @@
 
 namespace holdfast::report {
 
+struct Report {
+  std::string page;     // HTML
+  std::string summary;  // of write_report()
+};
+// Makes the report and writes nothing. Error: as below.
+Result<Report> make_report(Env& env, const RunPaths& paths);
+
 // Replaces the report; may be called while the run goes on. Returns a line on the run's faults
 // (incident_log.h) and a line on its verdicts (numbers_log.h); empty when there were none of either. ExitCode::config when there is no event log.
 Result<std::string> write_report(Env& env, const RunPaths& paths);

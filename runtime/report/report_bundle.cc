@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/config/document.h"
@@ -38,8 +40,12 @@ class Bundle {
     if (!status.ok() || !status->exists) return {};
     const Result<std::string> text = read_text_within(env_, source, file_max);
     if (text.ok()) return add(name, *text);
-    left_out_ += fmt::format("{}: {}\n", name, text.error().message);
+    leave_out(name, text.error().message);
     return {};
+  }
+
+  void leave_out(const std::string& name, const std::string& why) {
+    left_out_ += fmt::format("{}: {}\n", name, why);
   }
 
   const std::string& left_out() const { return left_out_; }
@@ -55,9 +61,22 @@ class Bundle {
   std::string left_out_;
 };
 
+// Cuts out of a text what commands of users printed, up to `end`: they may print what they were given.
+std::string without_printed(std::string text, char end) {
+  constexpr std::string_view mark = "it printed: ";
+  for (std::size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at)) {
+    at += mark.size();
+    std::size_t stop = at;
+    while (stop < text.size() && text[stop] != end && text[stop] != '\n') stop += text[stop] == '\\' ? 2 : 1;
+    text.replace(at, std::min(stop, text.size()) - at, "(left out)");
+  }
+  return text;
+}
+constexpr char end_in_json = '"', end_in_html = '<';
+
 Result<void> add_log(Env& env, const RunPaths& paths, Bundle& bundle) {
-  HF_TRY(const LogTail tail, read_log_tail(env, paths, log_max));
-  return bundle.add("events.jsonl", tail.lines);
+  HF_TRY(LogTail tail, read_log_tail(env, paths, log_max));
+  return bundle.add("events.jsonl", without_printed(std::move(tail.lines), end_in_json));
 }
 
 Result<void> add_flights(Env& env, const RunPaths& paths, const std::string& directory, Bundle& bundle) {
@@ -69,16 +88,41 @@ Result<void> add_flights(Env& env, const RunPaths& paths, const std::string& dir
   return {};
 }
 
-Result<void> add_incidents(Env& env, const RunPaths& paths, Bundle& bundle) {
+Result<void> add_pages(Env& env, const RunPaths& paths, Bundle& bundle) {
+  HF_TRY(const Report report, make_report(env, paths));
+  HF_TRY_VOID(bundle.add("report.html", without_printed(report.page, end_in_html)));
   HF_TRY(const IncidentLog log, read_incident_log(env, paths));
   const std::size_t count = log.faults.size();
   for (std::size_t number = count - std::min(count, incidents_max) + 1; number <= count; ++number) {
-    HF_TRY(const Incident incident, read_incident(env, paths, number));
-    HF_TRY_VOID(bundle.add(fmt::format("incident-{}.html", number),
-                           incident_page(paths.directory, incident,
-                                         flight_records_near(env, paths.directory, incident.begin_us))));
+    const std::string name = fmt::format("incident-{}.html", number);
+    const Result<Incident> incident = read_incident(env, paths, number);
+    if (!incident.ok()) {
+      bundle.leave_out(name, incident.error().message);
+      continue;
+    }
+    const std::vector<FlightRecord> flights = flight_records_near(env, paths.directory, incident->begin_us);
+    HF_TRY_VOID(
+        bundle.add(name, without_printed(incident_page(paths.directory, *incident, flights), end_in_html)));
   }
   return {};
+}
+
+Result<void> fill(Env& env, const RunPaths& paths, const std::string& directory, const std::string& program,
+                  Bundle& bundle) {
+  HF_TRY_VOID(add_log(env, paths, bundle));
+  const std::string config = text_within_or_empty(env, paths.config(), text_limits::config);
+  if (!config.empty()) HF_TRY_VOID(bundle.add("config.toml", without_commands(config)));
+  for (const std::string& path : {paths.status(), paths.history(), paths.hardware(), paths.rank_times(),
+                                  paths.metrics(), paths.directory + "/lineage.json"})
+    HF_TRY_VOID(bundle.copy(path.substr(paths.directory.size() + 1), path));
+  HF_TRY_VOID(add_flights(env, paths, directory, bundle));
+  HF_TRY_VOID(add_pages(env, paths, bundle));
+  return bundle.add(
+      "ABOUT.txt",
+      fmt::format(
+          "What the run in {} on host {} recorded about itself.\nprogram: {}\nNot in it: weights, data, "
+          "commands of the config and what they printed, the secret of the run.\n{}",
+          paths.directory, env.host_name(), program, bundle.left_out()));
 }
 
 }  // namespace
@@ -93,20 +137,10 @@ Result<std::string> write_bundle(Env& env, const RunPaths& paths, const std::str
   if (const Result<void> made = env.make_directories(directory); !made.ok())
     return fail(ExitCode::config, "--bundle: {}", made.error().message);
   Bundle bundle(env, directory);
-  HF_TRY_VOID(write_report(env, paths));
-  HF_TRY_VOID(add_log(env, paths, bundle));
-  const std::string config = text_within_or_empty(env, paths.config(), text_limits::config);
-  if (!config.empty()) HF_TRY_VOID(bundle.add("config.toml", without_commands(config)));
-  for (const std::string& path : {paths.status(), paths.history(), paths.hardware(), paths.rank_times(),
-                                  paths.metrics(), paths.report(), paths.directory + "/lineage.json"})
-    HF_TRY_VOID(bundle.copy(path.substr(paths.directory.size() + 1), path));
-  HF_TRY_VOID(add_flights(env, paths, directory, bundle));
-  HF_TRY_VOID(add_incidents(env, paths, bundle));
-  HF_TRY_VOID(
-      bundle.add("ABOUT.txt",
-                 fmt::format("What the run in {} on host {} recorded about itself.\nprogram: {}\nNot in it: "
-                             "weights, data, commands of the config, the secret of the run.\n{}",
-                             paths.directory, env.host_name(), program, bundle.left_out())));
+  if (const Result<void> filled = fill(env, paths, directory, program, bundle); !filled.ok()) {
+    static_cast<void>(env.remove_tree(directory).ok());
+    return filled.error();
+  }
   return bundle.summary();
 }
 

@@ -9,6 +9,7 @@
 
 #include "runtime/core/json.h"
 #include "runtime/report/incident_page.h"
+#include "runtime/report/report_bundle.h"
 #include "tests/support/temporary_directory.h"
 
 namespace holdfast::test {
@@ -119,6 +120,8 @@ TEST(Incident, SaysWhatWouldHaveBeenCheaper) {
   EXPECT_THAT(cheaper_ways(one), ElementsAre(HasSubstr("watchdog.floor")));
   one.cost = {.unnoticed_s = 0.1, .pause_s = 0.1, .again_s = 0.1, .slower_s = 20.0};
   EXPECT_THAT(cheaper_ways(one), ElementsAre(HasSubstr("3 instead of 4 ranks")));
+  one = run_with_a_death().incident(1).value();  // nobody knows what a snapshot costs
+  EXPECT_THAT(cheaper_ways(one), ElementsAre(HasSubstr("nothing that a key")));
   one.cost = {.unnoticed_s = 0.0, .pause_s = 30.0};
   one.faults[0].level = FaultLevel::restart;
   one.usual_pause_s = 0.25;
@@ -153,6 +156,86 @@ TEST(Incident, AHostThatIsGoneAndTwoFaultsMendedTogether) {
   EXPECT_NEAR(last.cost.unnoticed_s, 2.0, 1e-9);
   EXPECT_NEAR(last.usual_pause_s, 0.25, 1e-9);
   EXPECT_THAT(last.decisions, ElementsAre("nothing so far"));
+}
+
+// What a run did between its last step and the incident, or was not there for, is not what the incident cost.
+TEST(Incident, CountsNeitherPausesNorEvaluations) {
+  LoggedRun run;
+  run.start(2, one_host);
+  run.steps(1, 40, 100);
+  run.add(R"("event":"finish","state":"saved","step":40,"exit_code":75,"reason":"asked to")");
+  run.wait(50'000'000);
+  run.start(2, one_host, "40");
+  run.wait(30);
+  run.fault(40, "rank 1 (host a)", "rank 0 lost rank 1: its process or host died");
+  run.wait(100);
+  run.steps(41, 41, 100);
+  run.recovery("loss", 2, 1, R"({"a":1})", 0, 40);
+  run.steps(42, 50, 100);
+  run.wait(600'000);
+  run.add(R"("event":"evaluation","step":50,"loss":1.5,"duration_ms":600000.0)");
+  run.wait(20);
+  run.fault(50, "rank 0 (host a)", "rank 0 died");
+  EXPECT_NEAR(run.incident(1)->cost.unnoticed_s, 0.03, 1e-9);
+  EXPECT_NEAR(run.incident(2)->cost.unnoticed_s, 0.02, 1e-9);
+}
+
+TEST(Incident, NothingRunsUntilSomebodyStartsItAgain) {
+  LoggedRun run;
+  run.start(2, one_host);
+  run.steps(1, 40, 100);
+  run.wait(7'200'000);  // killed with everything
+  run.start(2, one_host, "30");
+  run.wait(2'000);
+  run.steps(31, 60, 100);
+  const Incident one = run.incident(1).value();
+  EXPECT_EQ(one.playbook().kind, "ended-without-a-word");
+  EXPECT_NEAR(one.cost.absent_s, 7200.0, 1e-9);
+  EXPECT_NEAR(one.cost.pause_s, 2.0, 1e-9);
+  EXPECT_NEAR(one.cost.again_s, 1.0, 1e-9);
+  EXPECT_THAT(incident_text(one), HasSubstr("nothing ran for 2h"));
+}
+
+// The place of a lost rank was taken by a spare, so that later steps are not slower for it.
+TEST(Incident, ASpareTakesThePlace) {
+  LoggedRun run;
+  run.start(3, one_host);
+  run.steps(1, 40, 100);
+  run.fault(40, "rank 1 (host a)", "rank 0 lost rank 1: its process or host died");
+  run.wait(100);
+  run.steps(40, 40, 100);
+  run.add(
+      R"("event":"recovery","reason":"loss","level":1,"ranks_before":3,"ranks_after":2,"seats_before":2,"seats_after":2,)"
+      R"("lost_steps":1,"resumed_from_step":39,"resumed_from":"ram","duration_ms":250.0)");
+  run.steps(41, 400, 110);
+  EXPECT_EQ(run.incident(1)->cost.slower_s, 0.0);
+}
+
+TEST(Incident, TheBundleHasNothingThatCommandsPrinted) {
+  const TemporaryDirectory directory;
+  const std::string run = directory.path() + "/run", bundle = directory.path() + "/bundle";
+  ASSERT_TRUE(posix_env().make_directories(run).ok());
+  const std::string log =
+      R"({"event":"start","ranks":2,"steps":9,"resumed_from_step":null,"time_us":1796000000000000})"
+      "\n"
+      R"({"event":"fault","step":3,"what":"upload","reason":"it ended with exit code 1; it printed: --token \"s3cret\" <b>s3cret</b>)"
+      R"(","attempts":3,"duration_ms":5.0,"time_us":1796000001000000})"
+      "\n";
+  ASSERT_TRUE(posix_env().replace_text(run + "/events.jsonl", log).ok());
+  ASSERT_TRUE(posix_env().replace_text(run + "/status.json", R"({"state":"running"})").ok());
+  const Result<std::string> written = write_bundle(posix_env(), RunPaths{run}, bundle, "test");
+  ASSERT_TRUE(written.ok()) << written.error().message;
+  const std::vector<std::string> names = posix_env().list(bundle).value();
+  EXPECT_THAT(names, Contains("incident-1.html"));
+  for (const std::string& name : names) {
+    const std::string text = posix_env().text_or_empty(bundle + "/" + name);
+    EXPECT_THAT(text, Not(HasSubstr("s3cret"))) << name;
+    if (name.ends_with(".html")) {
+      EXPECT_THAT(text, HasSubstr("it printed: (left out)")) << name;
+    }
+  }
+  EXPECT_THAT(posix_env().text_or_empty(bundle + "/events.jsonl"), HasSubstr("(left out)\",\"attempts\":3"));
+  EXPECT_FALSE(posix_env().status(run + "/report.html")->exists) << "the run is not written to";
 }
 
 TEST(Incident, ARankThatWasSentAwayForItsNumbers) {

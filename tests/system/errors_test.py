@@ -411,8 +411,8 @@ class Errors(unittest.TestCase):
     def test_launch_range_with_spares(self):
         self.expect_nothing_made(self.holdfast("launch", "-np", "1:3", "run.toml", "--elastic.spares=1"))
 
-    def test_launch_drill_there(self):
-        (self.folder / "run-drill").mkdir()
+    def test_launch_drill_refused(self):
+        (self.folder / "text.txt").unlink()
         self.expect(self.holdfast("launch", "-np", "1", "--drill", "run.toml"))
 
     def test_launch_drill_failed(self):

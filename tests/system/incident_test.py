@@ -2,8 +2,10 @@
 users have it."""
 import json
 import re
+import signal
 import subprocess
 import unittest
+from pathlib import Path
 
 import harness
 
@@ -25,27 +27,34 @@ class IncidentTest(unittest.TestCase):
     def report(self, *options):
         return harness.program_output("report", self.run_.directory, *options)
 
+    def number_of(self, rank):
+        """Of the incident in which this rank was lost, and of how many: a stall of a busy machine may have made one more."""
+        faults = self.run_.events("fault")
+        found = [number for number, event in enumerate(faults, 1) if re.match(rf"rank {rank} ", event.get("lost", ""))]
+        self.assertEqual(len(found), 1, faults)
+        return found[0], len(faults)
+
     def test_a_death(self):
-        said = self.report("--incident=1")
-        self.assertIn("incident 1 of 2: rank-died", said)
+        number, count = self.number_of(2)
+        said = self.report(f"--incident={number}")
+        self.assertIn(f"incident {number} of {count}: rank-died", said)
         self.assertRegex(said, r"decided: in place .*: 2 of 3 ranks are left")
         self.assertRegex(said, r"decided: go on from step (\d+), in RAM")
-        page = (self.run_.directory / "incident-1.html").read_text()
+        page = (self.run_.directory / f"incident-{number}.html").read_text()
         self.assertIn("rank 2 (", page)
         self.assertIn("What each rank was at", page)
-        self.assertIn(f"<td class=\"details\">{self.lost_steps()[0]} step", page)
+        lost_steps = [event["lost_steps"] for event in self.run_.events("recovery") if event["reason"] == "loss"]
+        self.assertIn(f"<td class=\"details\">{lost_steps[number - 1]} step", page)
         self.assertNotRegex(page, r"<script|https?://")
 
-    def lost_steps(self):
-        return [event["lost_steps"] for event in self.run_.events("recovery")]
-
     def test_a_hang(self):
-        said = self.report("--incident=last")
-        self.assertIn("incident 2 of 2: rank-hangs", said)
+        number, count = self.number_of(1)
+        said = self.report("--incident=last" if number == count else f"--incident={number}")
+        self.assertIn(f"incident {number} of {count}: rank-hangs", said)
         unnoticed_s = float(re.search(r"cost: .*: ([\d.]+) s until it was noticed", said)[1])
         self.assertGreaterEqual(unnoticed_s, 1.9)  # watchdog.floor, but for what it had heard before
         self.assertRegex(said, r"cheaper: .* passed before it was sure that the rank hangs: .*watchdog.floor")
-        page = (self.run_.directory / "incident-2.html").read_text()
+        page = (self.run_.directory / f"incident-{number}.html").read_text()
         self.assertRegex(page, r"likely culprit: rank 1 \(host \S+\) hangs")
         self.assertRegex(page, r"rank 1 \(\S+\)</text>")
         self.assertRegex(page, r"rank 2 \(\S+\) †</text>", "it was lost before, and its line says so")
@@ -53,7 +62,8 @@ class IncidentTest(unittest.TestCase):
     def test_the_report_numbers_them(self):
         self.report()
         page = (self.run_.directory / "report.html").read_text()
-        self.assertEqual(re.findall(r'<tr><td class="number">(\d+)</td><td class="time">', page), ["2", "1"])
+        self.assertEqual(re.findall(r'<tr><td class="number">(\d+)</td><td class="time">', page),
+                         [str(number) for number in range(self.number_of(1)[1], 0, -1)])
 
     def test_a_bundle_without_secrets(self):
         bundle = self.scene.directory / "bundle"
@@ -88,15 +98,17 @@ class DrillTest(unittest.TestCase):
         cls.scene = harness.Scene(12, 2)
         cls.addClassCleanup(cls.scene.close)
 
-    def launch(self, name, *overrides):
+    def words_of(self, run, *overrides, ranks=2):
+        return [str(harness.PROGRAM), "launch", "-np", str(ranks), "--host", f"localhost:{ranks}", "--drill", str(self.scene.config),
+                f"--run.directory={run.directory}", *run.overrides, *overrides]
+
+    def launch(self, name, *overrides, ranks=2):
         run = self.scene.run(name, OPTIONS)
-        words = [str(harness.PROGRAM), "launch", "-np", "2", "--host", "localhost:2", "--drill", str(self.scene.config),
-                 f"--run.directory={run.directory}", *run.overrides, *overrides]
-        done = subprocess.run(words, capture_output=True, text=True, env=self.scene.environment, timeout=harness.HANG_S, check=False)
+        done = subprocess.run(self.words_of(run, *overrides, ranks=ranks), capture_output=True, text=True, env=self.scene.environment, timeout=harness.HANG_S, check=False)
         return run, done.returncode, done.stdout + done.stderr
 
-    def drill_of(self, run):
-        return [run.directory.with_name(f"{run.directory.name}-drill{end}") for end in ("", ".log")]
+    def drills_of(self, run):
+        return sorted(path.name for path in run.directory.parent.glob(f"{run.directory.name}-drill-*"))
 
     def test_a_rank_is_lost_before_it_counts(self):
         run, code, said = self.launch("in-place")
@@ -104,7 +116,8 @@ class DrillTest(unittest.TestCase):
         self.assertRegex(said, r"drill: rank 1 lost: 1 of 2 ranks went on in place; [\d.]+ s to notice, [\d.]+ s until it computed")
         self.assertEqual(run.events("fault"), [], "the run itself lost nobody")
         self.assertEqual(run.digest(), harness.reference_digest(self.scene, OPTIONS))
-        self.assertEqual([path for path in self.drill_of(run) if path.exists()], [])
+        self.assertEqual(self.drills_of(run), [])
+        self.assertEqual(list(Path("/dev/shm").glob("holdfast-*/*drill*")), [])
 
     def test_a_drill_that_does_not_get_through(self):
         """Nothing is saved, and no rank has the other one's part: each start begins again and is lost again."""
@@ -112,10 +125,27 @@ class DrillTest(unittest.TestCase):
         self.assertEqual(code, 76, said)
         self.assertRegex(said, r"--drill: the drill ended with exit code 76, so the run would not survive the loss of rank 1")
         self.assertFalse(run.directory.exists(), "the run is not begun")
-        self.assertEqual([path for path in self.drill_of(run) if not path.exists()], [])
-        code, said = self.launch("never")[1:]
+        self.assertEqual(len(self.drills_of(run)), 2, "the run of the drill, and its output")
+
+    def test_a_spare_is_not_what_is_lost(self):
+        run, code, said = self.launch("spare", "--elastic.spares=1", ranks=3)
+        self.assertEqual(code, 0, said)
+        self.assertRegex(said, r"drill: rank 1 lost: 2 of 3 ranks went on in place")
+
+    def test_a_drill_that_is_refused(self):
+        code, said = self.launch("refused", "--parallel.pipeline=3")[1:]
         self.assertEqual(code, 2, said)
-        self.assertRegex(said, r"--drill: \S+/never-drill is there, of a drill that did not get through")
+        self.assertRegex(said, r"--drill: the drill could not be made, it ended with exit code 2|error")
+
+    def test_a_request_to_stop_ends_the_drill_and_the_run(self):
+        run = self.scene.run("stopped", OPTIONS)
+        words = self.words_of(run, "--training.microbatches_per_lane=64")
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.scene.environment)
+        harness.wait_until(lambda: self.drills_of(run), harness.HANG_S, lambda: process.poll() is not None, "no drill", lambda: "")
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=harness.HANG_S)[0]
+        self.assertEqual(process.returncode, 75, said)
+        self.assertEqual(self.drills_of(run), [])
 
 
 if __name__ == "__main__":
