@@ -50,13 +50,13 @@ Result<void> report_incident(const RunPaths& paths, const Arguments& arguments) 
       env.replace_text(page, incident_page(paths.directory, incident,
                                            flight_records_near(env, paths.directory, incident.begin_us))));
   fmt::print("{}\n{}", page, printable(incident_text(incident)));
-  return finish_output();
+  return {};
 }
 
 Result<void> report(const std::vector<std::string>& words) {
   if (words == std::vector<std::string>{"--playbook"}) {
     fmt::print("{}", playbook_page());
-    return finish_output();
+    return {};
   }
   HF_TRY(const Arguments arguments, Arguments::parse("report", words, {"RUN"}, {"incident", "bundle"}));
   const RunPaths paths{.directory = arguments.positional(0)};
@@ -68,12 +68,12 @@ Result<void> report(const std::vector<std::string>& words) {
            write_bundle(posix_env(), paths, arguments.text("bundle", ""),
                         fmt::format("{}, {}", build_version(), program_digest(posix_env()))));
     fmt::print("{}\n", summary);
-    return finish_output();
+    return {};
   }
   HF_TRY(const std::string summary, write_report(posix_env(), paths));
   fmt::print("{}\n", paths.report());
   if (!summary.empty()) fmt::print("{}\n", summary);
-  return finish_output();
+  return {};
 }
 
 }  // namespace
