@@ -87,7 +87,7 @@ class StragglersTest(unittest.TestCase):
     def slow_down(self, slower_kind, rank, *layout):
         """A rank that takes an eighth of its processor's time from step 20 on, or soon after, until it is named; no bit depends on
         it."""
-        options = ["--training.steps=400", "--training.microbatch_size=6", "--parallel.tensor_lanes=2", *layout]
+        options = ["--training.steps=250", "--training.microbatch_size=6", "--parallel.tensor_lanes=2", *layout]
         run, start = self.run_with(f"slowed-{slower_kind.__name__}", *options)
         self.assertTrue(start.wait_for_step(20), start.tail())
         with contextlib.closing(slower_kind(start.rank_pid(rank), 8.0)) as slower:
