@@ -13,6 +13,7 @@ constexpr double slack = 1e-9;
 
 std::int64_t steps_of(double seconds, double step_seconds) {
   if (!(step_seconds > 0.0)) return 1;
+  if (!std::isfinite(seconds)) return static_cast<std::int64_t>(max_steps);
   return static_cast<std::int64_t>(std::clamp(std::ceil(seconds / step_seconds - slack), 1.0, max_steps));
 }
 
@@ -38,6 +39,16 @@ std::int64_t steps_within(std::int64_t steps, double limit_seconds, double step_
   if (!(limit_seconds > 0.0) || !(step_seconds > 0.0)) return steps;
   const double most = std::clamp(std::floor(limit_seconds / step_seconds + slack), 1.0, max_steps);
   return std::min(steps, static_cast<std::int64_t>(most));
+}
+
+std::int64_t saves_within(std::int64_t steps, double may_lose_seconds, const SaveTimes& times) {
+  const double limit = may_lose_seconds - times.durable_seconds - times.step_seconds;
+  const std::int64_t cut = steps_within(steps, std::max(limit, times.step_seconds), times.step_seconds);
+  return std::max(cut, steps_of(times.durable_seconds, times.step_seconds));
+}
+
+double most_lost_seconds(double interval_seconds, const SaveTimes& times) {
+  return std::max(interval_seconds, times.durable_seconds) + times.step_seconds + times.durable_seconds;
 }
 
 }  // namespace holdfast::hazard

@@ -23,5 +23,11 @@ inline constexpr double snapshot_share = 0.005;
 std::int64_t steps_between_snapshots(const SaveTimes& times);
 // Returns an interval cut to what may be lost (checkpoint.lose_at_most); 0 seconds: no limit. It is a step at least.
 std::int64_t steps_within(std::int64_t steps, double limit_seconds, double step_seconds);
+// Returns an interval of checkpoints cut so that most_lost_seconds() is no more than `may_lose_seconds`, as far as the disk takes
+// them that often.
+std::int64_t saves_within(std::int64_t steps, double may_lose_seconds, const SaveTimes& times);
+// Returns the most that is lost with so long an interval: the next save waits until the one before is durable, so the state that
+// counts is as old as an interval or a save, whichever is longer, the time until a save counts, and the step that is under way.
+double most_lost_seconds(double interval_seconds, const SaveTimes& times);
 
 }  // namespace holdfast::hazard

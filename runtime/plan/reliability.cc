@@ -75,7 +75,8 @@ Figure save_cost(const LayoutPlan& plan, const PlannedMachine& machine, const Ru
 TierPlan disk_plan(const LayoutPlan& plan, const PlannedMachine& machine, const RunFigures& figures,
                    double step_seconds, double mtbf_seconds) {
   const CheckpointConfig& checkpoint = plan.config.checkpoint;
-  TierPlan tier{.cost_seconds = save_cost(plan, machine, figures, figures.save)};
+  TierPlan tier{.cost_seconds = save_cost(plan, machine, figures, figures.save),
+                .under_way_seconds = step_seconds};
   const double host_gigabytes = bytes_of_rank(plan) / gigabyte * machine.ranks_on_host(plan.shape.ranks());
   tier.counts_after_seconds = figures.save.has_value() && figures.save->durable_seconds > 0.0
                                   ? figures.save->durable_seconds
@@ -93,13 +94,12 @@ TierPlan disk_plan(const LayoutPlan& plan, const PlannedMachine& machine, const 
                           .durable_seconds = tier.counts_after_seconds};
     steps = steps_between_saves(times, mtbf_seconds);
     const double limit = static_cast<double>(checkpoint.lose_at_most_ms) / 1e3;
-    const std::int64_t cut =
-        limit > 0.0
-            ? steps_within(steps, std::max(limit - tier.counts_after_seconds - step_seconds, step_seconds),
-                           step_seconds)
-            : steps;
+    const std::int64_t cut = limit > 0.0 ? saves_within(steps, limit, times) : steps;
     interval = static_cast<double>(cut) * step_seconds;
-    tier.chosen_by = cut < steps ? "checkpoint.lose_at_most"
+    constexpr double rounding = 1.0 + 1e-9;
+    const bool is_kept = limit <= 0.0 || most_lost_seconds(interval, times) <= limit * rounding;
+    tier.chosen_by = !is_kept      ? "checkpoint.lose_at_most asks for more, the disk takes no more"
+                     : cut < steps ? "checkpoint.lose_at_most"
                      : interval <= tier.counts_after_seconds + step_seconds
                          ? "as often as the disk takes them"
                          : "Young, Daly";
@@ -108,7 +108,7 @@ TierPlan disk_plan(const LayoutPlan& plan, const PlannedMachine& machine, const 
     interval = clock;
     tier.chosen_by = "checkpoint.every";
   }
-  tier.interval_seconds = interval;
+  tier.interval_seconds = std::max(interval, tier.counts_after_seconds);
   return tier;
 }
 
@@ -145,7 +145,7 @@ ReachPlan reach_of(std::string_view name, double share, const TierPlan& tier, do
   }
   const double interval = std::max(tier.interval_seconds, sent), after = tier.counts_after_seconds + sent;
   plan.reach.lost_seconds = interval / 2.0 + after;
-  plan.most_lost_seconds = interval + after;
+  plan.most_lost_seconds = interval + after + tier.under_way_seconds;
   return plan;
 }
 

@@ -50,6 +50,8 @@ struct TierPlan {
   std::string chosen_by = {};  // "Young, Daly", "checkpoint.every_steps", ...
   Figure cost_seconds;
   double counts_after_seconds = 0.0;  // until a save can be loaded, mean
+  double under_way_seconds =
+      0.0;  // at most lost beside that: the step under way, where no snapshot waits for it
   double overhead() const { return exists ? cost_seconds.value / interval_seconds : 0.0; }
 };
 

@@ -284,11 +284,19 @@ void SaveCadence::choose(Tier& tier) {
       to_disk ? steps_between_saves(times, mtbf_seconds()) : steps_between_snapshots(times);
   tier.chosen_steps = best;
   tier.unlimited_steps = 0;
+  tier.most_lost_seconds = 0.0;
   if (config_.lose_at_most_ms == 0) return;
-  // Beside the interval, what is lost is the step that was under way and the time until the save counts.
-  const double counts = to_disk ? times.durable_seconds : replicated_seconds_.value();
-  const double limit = static_cast<double>(config_.lose_at_most_ms) / 1e3 - counts - times.step_seconds;
-  tier.chosen_steps = steps_within(best, std::max(limit, times.step_seconds), times.step_seconds);
+  const double may_lose = static_cast<double>(config_.lose_at_most_ms) / 1e3;
+  if (to_disk) {
+    tier.chosen_steps = saves_within(best, may_lose, times);
+    const double lost = most_lost_seconds(static_cast<double>(tier.chosen_steps) * times.step_seconds, times);
+    constexpr double rounding = 1e-9;
+    if (lost > may_lose * (1.0 + rounding)) tier.most_lost_seconds = lost;
+  } else {
+    // Beside the interval, what is lost is the step that was under way and the time until the snapshot counts.
+    const double limit = may_lose - replicated_seconds_.value() - times.step_seconds;
+    tier.chosen_steps = steps_within(best, std::max(limit, times.step_seconds), times.step_seconds);
+  }
   if (tier.chosen_steps < best) tier.unlimited_steps = best;
 }
 
@@ -330,6 +338,12 @@ std::string describe(const IntervalChoice& choice) {
     why += fmt::format("; checkpoint.lose_at_most = {} asks for more than every {}",
                        format_duration(choice.lose_at_most_ms), choice.unlimited_steps);
   }
+  if (choice.most_lost_seconds > 0.0) {
+    why += fmt::format(
+        "; checkpoint.lose_at_most = {} cannot be kept: a save counts after {}, so up to {} are lost",
+        format_duration(choice.lose_at_most_ms), format_seconds(choice.times.durable_seconds),
+        format_seconds(choice.most_lost_seconds));
+  }
   return fmt::format("{} every {} steps: {}", choice.to_disk ? "checkpoints" : "RAM snapshots",
                      choice.every_steps, why);
 }
@@ -337,10 +351,12 @@ std::string describe(const IntervalChoice& choice) {
 std::optional<IntervalChoice> SaveCadence::take_choice() {
   for (Tier* tier : {&ram_, &disk_}) {
     if (tier->chosen_steps == 0) continue;
-    if (tier->reported_steps > 0 &&
+    const bool loses_too_much = tier->most_lost_seconds > 0.0;
+    if (tier->reported_steps > 0 && (!loses_too_much || tier->said_too_much) &&
         alike(static_cast<double>(tier->reported_steps), static_cast<double>(tier->chosen_steps)))
       continue;
     tier->reported_steps = tier->chosen_steps;
+    const bool is_first_to_say = loses_too_much && !std::exchange(tier->said_too_much, loses_too_much);
     const bool to_disk = tier == &disk_;
     return IntervalChoice{.to_disk = to_disk,
                           .every_steps = tier->chosen_steps,
@@ -349,7 +365,8 @@ std::optional<IntervalChoice> SaveCadence::take_choice() {
                           .prior = epoch_.prior,
                           .failures = history_.failures,
                           .unlimited_steps = tier->unlimited_steps,
-                          .lose_at_most_ms = config_.lose_at_most_ms};
+                          .lose_at_most_ms = config_.lose_at_most_ms,
+                          .most_lost_seconds = is_first_to_say ? tier->most_lost_seconds : 0.0};
   }
   return std::nullopt;
 }
@@ -370,7 +387,7 @@ std::optional<double> SaveCadence::lost_with_hosts() const {
   if (disk_.every_steps != 0) between = static_cast<double>(disk_.steps_between()) * step;
   if (every_ns() > 0) between = std::min(between.value_or(seconds(every_ns())), seconds(every_ns()));
   if (!between.has_value()) return between;
-  return *between + step + durable_seconds_.value();
+  return most_lost_seconds(*between, {.step_seconds = step, .durable_seconds = durable_seconds_.value()});
 }
 
 std::optional<FailureCost> SaveCadence::take_failure_cost() {

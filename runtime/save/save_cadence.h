@@ -91,6 +91,7 @@ struct IntervalChoice {
   std::int64_t failures = 0;
   std::int64_t unlimited_steps = 0;  // interval without checkpoint.lose_at_most, where that cut it; else 0
   std::int64_t lose_at_most_ms = 0;
+  double most_lost_seconds = 0.0;  // where that is more than checkpoint.lose_at_most; else 0
 };
 std::string describe(const IntervalChoice& choice);  // for the console
 
@@ -147,7 +148,8 @@ class SaveCadence {
   UnsavedWork::Size unsaved(std::uint64_t step, std::int64_t now_ns) const {
     return unsaved_.size(step, now_ns);
   }
-  // Returns an interval that was chosen for the first time, or has changed by a factor of two or more.
+  // Returns an interval that was chosen for the first time, has changed by a factor of two or more, or is the first with which
+  // more is lost than checkpoint.lose_at_most.
   std::optional<IntervalChoice> take_choice();
   // Returns the cost of a failure once the intervals are known, and again when a figure grew by a quarter or
   // halved.
@@ -169,6 +171,8 @@ class SaveCadence {
     std::int64_t saves = 0, steps = 0, time_ns = 0, stall_ns = 0, copy_ns = 0;
     bool follows_ordinary = false;     // the step just before the saves began was an ordinary one
     std::int64_t unlimited_steps = 0;  // as in IntervalChoice
+    double most_lost_seconds = 0.0;    // likewise
+    bool said_too_much = false;        // it was reported that more than checkpoint.lose_at_most is lost
 
     bool is_auto() const { return every_steps == CheckpointConfig::interval_auto; }
     std::int64_t steps_between() const { return is_auto() ? chosen_steps : every_steps; }

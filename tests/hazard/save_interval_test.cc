@@ -57,5 +57,22 @@ TEST(SaveInterval, IsCutToWhatMayBeLost) {
   EXPECT_EQ(steps_within(100, 1.0, 2.0), 1) << "a step at least";
 }
 
+// The disk takes no save before the one before is durable, whatever may be lost.
+TEST(SaveInterval, IsNotCutBelowWhatTheDiskTakes) {
+  const SaveTimes quick{.step_seconds = 1.0, .cost_seconds = 1.0, .durable_seconds = 5.0},
+      slow{.step_seconds = 1.0, .cost_seconds = 1.0, .durable_seconds = 50.0};
+  EXPECT_EQ(saves_within(415, 60.0, quick), 54);
+  EXPECT_DOUBLE_EQ(most_lost_seconds(54.0, quick), 60.0);
+  EXPECT_EQ(saves_within(415, 60.0, slow), 50);
+  EXPECT_DOUBLE_EQ(most_lost_seconds(50.0, slow), 101.0);
+  EXPECT_DOUBLE_EQ(most_lost_seconds(9.0, slow), 101.0) << "saves come every 50 s";
+}
+
+TEST(SaveInterval, OfACostThatIsNoNumberIsLong) {
+  const double none = std::nan("");
+  EXPECT_EQ(steps_between_snapshots({.step_seconds = 1.0, .cost_seconds = none}), 1'000'000'000'000);
+  EXPECT_EQ(steps_between_saves({.step_seconds = 1.0, .cost_seconds = none}, 86400.0), 1'000'000'000'000);
+}
+
 }  // namespace
 }  // namespace holdfast::test

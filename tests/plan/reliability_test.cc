@@ -95,14 +95,18 @@ TEST(Reliability, TakesWhatTheRunHasMeasured) {
 TEST(Reliability, LosesNoMoreThanItMay) {
   Config config = cluster_config();
   config.checkpoint.lose_at_most_ms = 60'000;
-  const RunFigures figures{
-      .directory = "runs/a",
-      .ranks = 64,
-      .step_seconds = 2.0,
-      .save = SaveTimes{.step_seconds = 2.0, .cost_seconds = 4.0, .durable_seconds = 30.0}};
+  RunFigures figures{.directory = "runs/a",
+                     .ranks = 64,
+                     .step_seconds = 2.0,
+                     .save = SaveTimes{.step_seconds = 2.0, .cost_seconds = 4.0, .durable_seconds = 20.0}};
   const ReliabilityPlan plan = planned(config, figures);
   EXPECT_EQ(plan.disk.chosen_by, "checkpoint.lose_at_most");
   for (const ReachPlan& each : plan.reaches) EXPECT_LE(*each.most_lost_seconds, 60.0) << each.reach.name;
+  figures.save->durable_seconds = 50.0;
+  const ReliabilityPlan slow = planned(config, figures);
+  EXPECT_DOUBLE_EQ(slow.disk.interval_seconds, 50.0) << "no other save begins before";
+  EXPECT_DOUBLE_EQ(*slow.reaches[2].most_lost_seconds, 102.0) << "50 s, 50 s until it counts, and a step";
+  EXPECT_NE(slow.disk.chosen_by.find("the disk takes no more"), std::string::npos) << slow.disk.chosen_by;
 }
 
 TEST(Reliability, ShowsMoneyWhereThereIsAPrice) {

@@ -221,8 +221,45 @@ TEST(SaveCadence, NoMoreIsLostThanTheConfigAllows) {
   EXPECT_EQ(outcome.choices[1].every_steps, 54) << "a step, and five until it is durable";
   EXPECT_GT(outcome.choices[1].unlimited_steps, 54);
   EXPECT_EQ(outcome.choices[1].lose_at_most_ms, 60'000);
+  EXPECT_DOUBLE_EQ(outcome.choices[1].most_lost_seconds, 0.0) << "it is kept";
   for (std::size_t i = 2; i < outcome.saves.size(); ++i)
     EXPECT_LE(outcome.saves[i] - outcome.saves[i - 1], 54u) << outcome.saves[i];
+}
+
+// A save takes 50 steps, so that no interval keeps what was asked for. It is said once, with what is lost.
+TEST(SaveCadence, WhatTheDiskCannotKeepIsSaid) {
+  CheckpointConfig config = config_of(automatic, 0);
+  config.lose_at_most_ms = 60'000;
+  SaveCadence cadence(config, 0);
+  cadence.begin_epoch({.prior = prior_of(config)});
+  std::vector<IntervalChoice> choices;
+  std::vector<FailureCost> costs;
+  std::int64_t saving = 0, now_ns = 0;
+  for (std::uint64_t step = 1; step <= 400; ++step) {
+    const SaveDue due = cadence.due(step, now_ns += SimulatedRun::to_ns(1.0));
+    const bool was_saving = saving > 0;
+    if (was_saving && --saving == 0) {
+      SaveReport report;
+      report.duration_ns = SimulatedRun::to_ns(50.0);
+      cadence.ended(report, now_ns);
+    }
+    cadence.stepped({.duration_ns = SimulatedRun::to_ns(1.0), .beside_save = was_saving});
+    while (const std::optional<IntervalChoice> choice = cadence.take_choice()) choices.push_back(*choice);
+    while (const std::optional<FailureCost> cost = cadence.take_failure_cost()) costs.push_back(*cost);
+    if (!due.to_disk) continue;
+    saving = 50;
+    cadence.began({.step = step, .to_disk = true, .now_ns = now_ns});
+  }
+  ASSERT_EQ(choices.size(), 1u);
+  EXPECT_EQ(choices[0].every_steps, 50);
+  EXPECT_DOUBLE_EQ(choices[0].most_lost_seconds, 101.0);
+  EXPECT_NE(
+      describe(choices[0])
+          .find("checkpoint.lose_at_most = 1m cannot be kept: a save counts after 50 s, so up to 101 s"),
+      std::string::npos)
+      << describe(choices[0]);
+  ASSERT_FALSE(costs.empty());
+  EXPECT_DOUBLE_EQ(*costs.back().job_seconds, 101.0);
 }
 
 // What a process measures of its steps and snapshots, one epoch after another.
