@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t slow_first_steps = 2;    // first steps of an epoch
 constexpr std::int64_t steps_before_trial = 2;  // number of measured steps
 constexpr std::int64_t snapshot_trials = 3;     // before an interval is chosen; a save to disk is tried once
-constexpr std::int64_t steps_before_comparison = 32;
+constexpr std::int64_t steps_before_comparison = 4;
 
 double seconds(std::int64_t duration_ns) {
   return static_cast<double>(duration_ns) / 1e9;
@@ -96,6 +96,18 @@ void RecentMedian::scale(double factor) {
   for (double& value : values_) value *= factor;
 }
 
+void LongMedian::add(double value) {
+  newest_.add(value);
+  if (newest_.count() % block != 0) return;
+  blocks_ = std::min(blocks_ + 1, blocks_max);
+  mean_of_blocks_ += (newest_.newest_median(block) - mean_of_blocks_) / static_cast<double>(blocks_);
+}
+
+void LongMedian::scale(double factor) {
+  newest_.scale(factor);
+  mean_of_blocks_ *= factor;
+}
+
 SaveCadence::SaveCadence(const CheckpointConfig& config, std::int64_t now_ns)
     : config_(config), last_save_ns_(now_ns), unsaved_(now_ns) {
   disk_.every_steps = config.every_steps;
@@ -105,11 +117,15 @@ SaveCadence::SaveCadence(const CheckpointConfig& config, std::int64_t now_ns)
 void SaveCadence::begin_epoch(const MembershipEpoch& epoch) {
   step_seconds_.scale(epoch.work / epoch_.work);
   step_beside_fixed_seconds_.scale(epoch.work / epoch_.work);
+  const double bytes = epoch.snapshot_bytes / epoch_.snapshot_bytes;
   for (RecentMedian* each :
        {&disk_.longer_seconds, &disk_.copy_seconds, &disk_.stall_seconds, &ram_.longer_seconds,
         &ram_.copy_seconds, &ram_.stall_seconds, &durable_seconds_, &replicated_seconds_})
-    each->scale(epoch.snapshot_bytes / epoch_.snapshot_bytes);
-  for (Tier* tier : {&disk_, &ram_}) tier->cost_seconds *= epoch.snapshot_bytes / epoch_.snapshot_bytes;
+    each->scale(bytes);
+  for (Tier* tier : {&disk_, &ram_}) {
+    tier->longer_running_seconds.scale(bytes);
+    tier->cost_seconds *= bytes;
+  }
   const double running_seconds = std::max(history_.running_seconds, epoch.history.running_seconds);
   epoch_ = epoch;
   history_ = {.failures = std::max(history_.failures, epoch.history.failures),
@@ -246,9 +262,11 @@ void SaveCadence::close(Tier& tier) {
   constexpr std::int64_t neighbours = 5;
   if (tier.steps > 0 && usual_step().count() > 0) {
     const auto saves = static_cast<double>(tier.saves), steps = static_cast<double>(tier.steps);
-    if (tier.follows_ordinary || &tier == &disk_ || tier.longer_seconds.count() < snapshot_trials)
-      tier.longer_seconds.add((seconds(tier.time_ns) - steps * usual_step().newest_median(neighbours)) /
-                              saves);
+    if (tier.follows_ordinary || &tier == &disk_ || tier.longer_seconds.count() < snapshot_trials) {
+      const double longer = (seconds(tier.time_ns) - steps * usual_step().newest_median(neighbours)) / saves;
+      tier.longer_seconds.add(longer);
+      tier.longer_running_seconds.add(longer - seconds(tier.stall_ns) / saves);
+    }
     tier.copy_seconds.add(seconds(tier.copy_ns) / saves);
     tier.stall_seconds.add(seconds(tier.stall_ns) / saves);
     tier.steps_beside.add(steps / saves);
@@ -264,16 +282,22 @@ void SaveCadence::close(Tier& tier) {
 }
 
 // Returns what a save costs. The median of n values has the standard error 1.25 s / sqrt(n), s: their standard deviation; four
-// times that may be chance, because a run looks at it all the time. Steps that overlap with a save may also be the shorter ones;
-// what is known to be the save's own is its cost all the same.
+// times that may be chance, because a run looks at it all the time. So the newest saves show a price that is higher than what
+// steps vary, and all of them together one that is lower; from these the longer waits are left out, which are rather those of a
+// thread that did not run. Steps that overlap with a save may also be the shorter ones; what is known to be the save's own is its
+// cost all the same.
 double SaveCadence::measured_cost(const Tier& tier) const {
-  const auto count = static_cast<double>(std::max<std::int64_t>(tier.longer_seconds.kept_count(), 1));
   const double of_steps = usual_step().spread() * std::sqrt(tier.steps_beside.value());
   const double spread = &tier == &ram_ ? std::max(tier.longer_seconds.spread(), of_steps) : of_steps;
-  const double error = 1.25 * spread / std::sqrt(count);
+  const auto may_be_chance = [&](std::int64_t values) {
+    return 4.0 * 1.25 * spread / std::sqrt(static_cast<double>(std::max<std::int64_t>(values, 1)));
+  };
   constexpr double first_quarter = 0.25;
-  return std::max(tier.longer_seconds.value() - 4.0 * error,
-                  tier.copy_seconds.value() + tier.stall_seconds.quantile(first_quarter));
+  const double waits = tier.stall_seconds.quantile(first_quarter);
+  const double by_newest = tier.longer_seconds.value() - may_be_chance(tier.longer_seconds.kept_count());
+  const double by_all =
+      tier.longer_running_seconds.value() - may_be_chance(tier.longer_running_seconds.counted());
+  return std::max(by_newest, std::max(by_all, tier.copy_seconds.value()) + waits);
 }
 
 void SaveCadence::choose(Tier& tier) {

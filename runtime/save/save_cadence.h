@@ -81,6 +81,24 @@ class RecentMedian {
   std::int64_t count_ = 0;
 };
 
+// LongMedian is the median of all values that were added, without keeping them: the mean of the medians of one block after the
+// other. So its error shrinks with their number, where that of the newest few stays.
+class LongMedian {
+ public:
+  void add(double value);
+  double value() const { return is_long() ? mean_of_blocks_ : newest_.value(); }
+  // Number of the values that value() is of. The oldest are forgotten in the end, because machines change.
+  std::int64_t counted() const { return is_long() ? blocks_ * block : newest_.kept_count(); }
+  void scale(double factor);
+
+ private:
+  static constexpr std::int64_t block = 11, blocks_before_long = 3, blocks_max = 256;
+  bool is_long() const { return blocks_ >= blocks_before_long; }
+  RecentMedian newest_;
+  double mean_of_blocks_ = 0.0;
+  std::int64_t blocks_ = 0;
+};
+
 // IntervalChoice is an interval that was chosen, with the values that it was chosen by.
 struct IntervalChoice {
   bool to_disk = false;
@@ -165,7 +183,8 @@ class SaveCadence {
     // Of each save: how much longer its steps took, the processor time of its copy, the time that the loop waited when it
     // began, and its steps.
     RecentMedian longer_seconds, copy_seconds, stall_seconds, steps_beside;
-    double cost_seconds = 0.0;  // of a save, by all of them; smoothed
+    LongMedian longer_running_seconds;  // longer_seconds without the time that the loop waited
+    double cost_seconds = 0.0;          // of a save, by all of them; smoothed
     // Number of saves whose cost is being measured, number of steps that overlap with them, duration of these
     // steps with the waits, these waits, and the processor time of the copies.
     std::int64_t saves = 0, steps = 0, time_ns = 0, stall_ns = 0, copy_ns = 0;

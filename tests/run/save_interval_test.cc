@@ -489,5 +489,35 @@ TEST(SaveCadence, ThePriceOfASnapshotIsSeenThroughNoise) {
   }
 }
 
+// A price of half of what steps vary is not free, though no few steps tell it from chance.
+TEST(SaveCadence, APriceBelowWhatStepsVaryIsFoundInTheEnd) {
+  constexpr std::uint64_t steps = 40'000;
+  for (const double spread : {0.05, 0.1}) {
+    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+      const double price = spread / 2.0;
+      std::mt19937_64 random(seed);
+      std::normal_distribution<double> varied(1.0, spread);
+      SaveCadence cadence(config_of(0, automatic), 0);
+      cadence.begin_epoch({});
+      std::int64_t now_ns = 0, snapshots = 0, snapshots_late = 0;
+      bool copying = false;
+      for (std::uint64_t step = 1; step <= steps; ++step) {
+        const SaveDue due = cadence.due(step, now_ns);
+        const std::int64_t duration_ns = SimulatedRun::to_ns(varied(random) + (copying ? price : 0.0));
+        now_ns += duration_ns;
+        cadence.stepped({.duration_ns = duration_ns, .beside_snapshot = copying});
+        copying = due.to_ram;
+        if (!copying) continue;
+        cadence.began({.step = step, .now_ns = now_ns});
+        ++snapshots;
+        snapshots_late += step > steps / 2 ? 1 : 0;
+      }
+      EXPECT_LE(static_cast<double>(snapshots) * price / steps, 0.01) << spread << ", seed " << seed;
+      EXPECT_LE(static_cast<double>(snapshots_late) * price / (steps / 2), 0.0075)
+          << spread << ", seed " << seed;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace holdfast::test
