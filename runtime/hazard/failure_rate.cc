@@ -52,13 +52,15 @@ double p_all(double chance, double count) {
 double p_enough(const Pool& pool, std::int64_t spares) {
   const auto all = static_cast<double>(pool.needed + spares);
   const double away = pool.replacement_seconds / (pool.unit_mtbf_seconds + pool.replacement_seconds);
+  if (!(away < 1.0)) return 0.0;  // an MTBF of nothing, or a replacement that never comes
   if (!(away > 0.0)) return 1.0;
   // The first term is the chance that all are there; the others follow from the one before, in logarithms, because it
   // underflows where many units are away.
-  double log_term = all * std::log1p(-away), sum = std::exp(log_term);
+  const double log_there = std::log1p(-away), log_odds = std::log(away) - log_there;
+  double log_term = all * log_there, sum = std::exp(log_term);
   for (std::int64_t i = 1; i <= spares; ++i) {
     const auto count = static_cast<double>(i);
-    log_term += std::log((all - count + 1.0) / count) + std::log(away) - std::log1p(-away);
+    log_term += std::log((all - count + 1.0) / count) + log_odds;
     sum += std::exp(log_term);
   }
   return std::min(sum, 1.0);
@@ -66,9 +68,16 @@ double p_enough(const Pool& pool, std::int64_t spares) {
 
 std::int64_t spares_for(const Pool& pool, double chance) {
   // As many spares as units are more than anybody has: a replacement that takes so long is none.
-  std::int64_t spares = 0;
-  while (spares < pool.needed && p_enough(pool, spares) < chance) ++spares;
-  return spares;
+  std::int64_t fewest = 0, most = pool.needed;
+  while (fewest < most) {
+    const std::int64_t middle = fewest + (most - fewest) / 2;
+    if (p_enough(pool, middle) < chance) {
+      fewest = middle + 1;
+    } else {
+      most = middle;
+    }
+  }
+  return fewest;
 }
 
 RatePrior run_prior(const StatedHazard& stated, std::string_view kind, double devices) {

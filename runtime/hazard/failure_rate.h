@@ -45,7 +45,8 @@ struct Pool {
 };
 // Returns the chance that at most `spares` of needed + spares units are away.
 double p_enough(const Pool& pool, std::int64_t spares);
-// Returns the fewest spares with which the needed units work with a chance of at least `chance`, below 1.
+// Returns the fewest spares with which the needed units work with a chance of at least `chance`, below 1; pool.needed where as
+// many are too few.
 std::int64_t spares_for(const Pool& pool, double chance);
 
 // Failures of a run so far, and for how long it has been running.

@@ -35,8 +35,14 @@ RunTime expected_run(double training_seconds, double save_overhead, double mtbf_
   return time;
 }
 
-double unprotected_seconds(double training_seconds, double mtbf_seconds, double restart_seconds) {
-  return (mtbf_seconds + restart_seconds) * std::expm1(training_seconds / mtbf_seconds);
+RunTime unprotected_run(double training_seconds, double mtbf_seconds, std::span<const FailureReach> reaches) {
+  RunTime time{.training = training_seconds, .failures = std::expm1(training_seconds / mtbf_seconds)};
+  time.lost = mtbf_seconds * time.failures - training_seconds;
+  for (const FailureReach& reach : reaches) {
+    time.recovery += time.failures * reach.share * reach.recovery_seconds;
+    time.waiting += time.failures * reach.share * reach.waiting_seconds;
+  }
+  return time;
 }
 
 double price_of(double seconds, double ranks, double per_rank_hour) {

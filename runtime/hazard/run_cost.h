@@ -40,8 +40,8 @@ struct RunTime {
 };
 RunTime expected_run(double training_seconds, double save_overhead, double mtbf_seconds,
                      std::span<const FailureReach> reaches);
-// Returns the expected time of a run that starts from step 0 after each failure.
-double unprotected_seconds(double training_seconds, double mtbf_seconds, double restart_seconds);
+// Returns the run without any saves, which starts from step 0 after each failure.
+RunTime unprotected_run(double training_seconds, double mtbf_seconds, std::span<const FailureReach> reaches);
 
 // Returns the price of `ranks` for so long.
 double price_of(double seconds, double ranks, double per_rank_hour);

@@ -160,12 +160,12 @@ double waiting_seconds(const ReliabilityPlan& result, const LayoutPlan& plan, co
   const double fewer = options.smaller_step_seconds.has_value() && plan.time.has_value()
                            ? 1.0 - plan.time->seconds() / *options.smaller_step_seconds
                            : static_cast<double>(lost_ranks) / ranks;
-  const Pool pool{.needed = result.hosts,
-                  .unit_mtbf_seconds = result.mtbf_seconds * result.hosts,
-                  .replacement_seconds = result.replacement_seconds};
+  const Pool hosts{.needed = result.hosts,
+                   .unit_mtbf_seconds = result.mtbf_seconds * result.hosts,
+                   .replacement_seconds = result.replacement_seconds};
   // With one host away already: are there enough for it?
   const std::int64_t spare_hosts = spares / on_host;
-  const double shortage = spare_hosts == 0 ? 1.0 : 1.0 - p_enough(pool, spare_hosts - 1);
+  const double shortage = spare_hosts == 0 ? 1.0 : 1.0 - p_enough(hosts, spare_hosts - 1);
   return result.replacement_seconds * (goes_on ? std::max(fewer, 0.0) : 1.0) * shortage;
 }
 
@@ -195,6 +195,8 @@ void plan_reaches(ReliabilityPlan& result, const LayoutPlan& plan, const Planned
 RunTime time_of(const ReliabilityPlan& plan) {
   std::vector<FailureReach> reaches;
   for (const ReachPlan& each : plan.reaches) reaches.push_back(each.reach);
+  if (!plan.disk.exists && !plan.ram.exists)
+    return unprotected_run(plan.training_seconds, plan.mtbf_seconds, reaches);
   return expected_run(plan.training_seconds, plan.disk.overhead() + plan.ram.overhead(), plan.mtbf_seconds,
                       reaches);
 }
@@ -216,14 +218,13 @@ std::vector<Alternative> without_fault_tolerance(const ReliabilityPlan& plan) {
   const RunTime by_hand =
       expected_run(plan.training_seconds, plan.disk.counts_after_seconds / by_hand_interval_seconds,
                    plan.mtbf_seconds, std::span(&all, 1));
-  const double unprotected =
-      unprotected_seconds(plan.training_seconds, plan.mtbf_seconds, by_hand_restart_seconds);
+  const RunTime unprotected = unprotected_run(plan.training_seconds, plan.mtbf_seconds, std::span(&all, 1));
   const auto ranks = static_cast<double>(plan.ranks);
   return {
       {"without fault tolerance, but with a spare host at hand: training stands for a checkpoint each hour, "
        "and all is started again by hand after 15m",
        by_hand.elapsed(), by_hand.ettr(), ranks},
-      {"without any saves, too", unprotected, plan.training_seconds / unprotected, ranks}};
+      {"without any saves, too", unprotected.elapsed(), unprotected.ettr(), ranks}};
 }
 
 }  // namespace
@@ -281,12 +282,13 @@ ReliabilityPlan plan_reliability(const LayoutPlan& plan, const PlannedMachine& m
                            options.device_kind, ranks);
   result.mtbf_seconds = expected_mtbf_seconds(result.prior, figures.history);
   result.saving_mtbf_seconds = expected_mtbf_seconds(cautious(result.prior), figures.history);
-  const int unit = result.hosts > 1 ? on_host : 1;
-  const Pool pool{.needed = ranks / unit,
-                  .unit_mtbf_seconds = result.mtbf_seconds * ranks / unit,
-                  .replacement_seconds = options.replacement_seconds};
-  result.spares_95 = spares_for(pool, 0.95) * unit;
-  result.spares_99 = spares_for(pool, 0.99) * unit;
+  result.unit = result.hosts > 1 ? on_host : 1;
+  const int units = result.hosts > 1 ? result.hosts : ranks;
+  result.pool = {.needed = units,
+                 .unit_mtbf_seconds = result.mtbf_seconds * units,
+                 .replacement_seconds = options.replacement_seconds};
+  result.spares_95 = spares_for(result.pool, 0.95) * result.unit;
+  result.spares_99 = spares_for(result.pool, 0.99) * result.unit;
   if (figures.ranks != 0 && figures.ranks != ranks) {
     result.ranks_note = fmt::format("the steps and saves of {} were those of {} ranks, and are not counted",
                                     figures.directory, figures.ranks);
@@ -330,15 +332,18 @@ std::string rate_text(const ReliabilityPlan& plan) {
 }
 
 std::string spares_text(const ReliabilityPlan& plan) {
-  const int on_host = plan.hosts > 1 ? (plan.ranks + plan.hosts - 1) / plan.hosts : 1;
   const auto counted = [&](std::int64_t spares) {
     if (plan.hosts == 1) return fmt::format("{} rank{}", spares, spares == 1 ? "" : "s");
-    const std::int64_t hosts = spares / on_host;
+    const std::int64_t hosts = spares / plan.unit;
     return fmt::format("{} host{} ({} ranks)", hosts, hosts == 1 ? "" : "s", spares);
   };
-  return fmt::format(
-      "  spares      {} are enough 95 % of the time, {} 99 %, where what failed is back after {}\n",
-      counted(plan.spares_95), counted(plan.spares_99), span_text(plan.replacement_seconds));
+  const auto enough = [&](std::int64_t spares, double chance) {
+    const bool is_so = p_enough(plan.pool, spares / plan.unit) >= chance;
+    return fmt::format("{} {}", counted(spares), is_so ? "are enough" : "are too few for");
+  };
+  return fmt::format("  spares      {} 95 % of the time, {} 99 %, where what failed is back after {}\n",
+                     enough(plan.spares_95, 0.95), enough(plan.spares_99, 0.99),
+                     span_text(plan.replacement_seconds));
 }
 
 std::string tier_text(const char* name, const TierPlan& tier) {

@@ -80,7 +80,9 @@ struct ReliabilityPlan {
   double replacement_seconds = 0.0;
   std::int64_t spares = 0;                    // elastic.spares
   std::int64_t spares_95 = 0, spares_99 = 0;  // ranks, of whole hosts where there are several
-  std::string ranks_note = {};                // why figures of the run were not used
+  Pool pool = {};               // that spares belong to: hosts where there are several, else ranks
+  int unit = 1;                 // ranks of one unit of it
+  std::string ranks_note = {};  // why figures of the run were not used
   // Below: only with a step time.
   std::optional<Figure> step_seconds = {};
   double training_seconds = 0.0;

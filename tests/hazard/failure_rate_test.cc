@@ -72,6 +72,27 @@ TEST(Spares, OfManyUnitsArePoissons) {
       << "no number of spares helps";
 }
 
+// One by one it would be two thousand million terms.
+TEST(Spares, OfAHugePoolAreCountedAtOnce) {
+  constexpr std::int64_t needed = 65'536;
+  EXPECT_EQ(
+      spares_for({.needed = needed, .unit_mtbf_seconds = hour_seconds, .replacement_seconds = day_seconds},
+                 0.99),
+      needed);
+  const Pool pool{
+      .needed = needed, .unit_mtbf_seconds = 10 * day_seconds, .replacement_seconds = 4 * day_seconds};
+  const std::int64_t spares = spares_for(pool, 0.99);
+  EXPECT_NEAR(static_cast<double>(spares), 0.4 * needed, 1000.0);
+  EXPECT_GE(p_enough(pool, spares), 0.99);
+  EXPECT_LT(p_enough(pool, spares - 1), 0.99);
+}
+
+TEST(Spares, ThatAreAlwaysAwayAreNeverEnough) {
+  for (const Pool& pool : {Pool{.needed = 1, .unit_mtbf_seconds = 1e-17, .replacement_seconds = day_seconds},
+                           Pool{.needed = 1, .unit_mtbf_seconds = day_seconds, .replacement_seconds = 1e300}})
+    EXPECT_DOUBLE_EQ(p_enough(pool, 1), 0.0);
+}
+
 TEST(RatePrior, OutweighsNothingForLong) {
   const RatePrior assumed = cautious(run_prior({}, "cpu", 4));
   EXPECT_DOUBLE_EQ(expected_mtbf_seconds(assumed, {}), day_seconds) << "a day is assumed of a small run";

@@ -97,7 +97,12 @@ TEST(RunCost, WithoutSavesStartsAgainEachTime) {
     }
     sum += 2.0;
   }
-  EXPECT_NEAR(unprotected_seconds(2.0, 1.0, 0.25) / (sum / runs), 1.0, 0.03);
+  const FailureReach all{
+      .name = "job", .share = 1.0, .lost_seconds = 1.0, .recovery_seconds = 0.2, .waiting_seconds = 0.05};
+  const RunTime expected = unprotected_run(2.0, 1.0, std::span(&all, 1));
+  EXPECT_NEAR(expected.elapsed() / (sum / runs), 1.0, 0.03);
+  EXPECT_DOUBLE_EQ(expected.training, 2.0);
+  EXPECT_DOUBLE_EQ(expected.recovery, 4.0 * expected.waiting);
 }
 
 TEST(Money, IsThatOfTheExamples) {

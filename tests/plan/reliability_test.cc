@@ -109,6 +109,39 @@ TEST(Reliability, LosesNoMoreThanItMay) {
   EXPECT_NE(slow.disk.chosen_by.find("the disk takes no more"), std::string::npos) << slow.disk.chosen_by;
 }
 
+// 64 ranks on hosts of 24 are three hosts, of which two are not enough.
+TEST(Reliability, CountsHostsThatAreNotFull) {
+  Config config = cluster_config();
+  config.hazard.mtbf_hours = 5000.0;
+  PlannedMachine machine = machine_of(config, 64);
+  machine.ranks_per_host = 24;
+  const Result<LayoutPlan> layout = plan_layout(posix_env(), config, 64, machine);
+  ASSERT_TRUE(layout.ok());
+  const ReliabilityPlan plan =
+      plan_reliability(*layout, machine, {}, {.replacement_seconds = 30 * day_seconds});
+  EXPECT_EQ(plan.hosts, 3);
+  EXPECT_EQ(plan.pool.needed, 3);
+  EXPECT_DOUBLE_EQ(plan.pool.unit_mtbf_seconds, 3.0 * plan.mtbf_seconds);
+  EXPECT_EQ(plan.spares_95 % 24, 0);
+  const std::string hosts = fmt::format("{} hosts ({} ranks) are", plan.spares_95 / 24, plan.spares_95);
+  EXPECT_NE(reliability_text(plan, {}).find(hosts), std::string::npos) << reliability_text(plan, {});
+  const ReliabilityPlan hopeless =
+      plan_reliability(*layout, machine, {}, {.replacement_seconds = 1e6 * hour_seconds});
+  EXPECT_NE(reliability_text(hopeless, {}).find("3 hosts (72 ranks) are too few for 99 %"), std::string::npos)
+      << reliability_text(hopeless, {});
+}
+
+TEST(Reliability, WithoutAnySavesEndsAsThatIsPriced) {
+  Config config = cluster_config();
+  config.checkpoint.every_steps = config.checkpoint.ram_every_steps = 0;
+  const double whole = planned(config).training_seconds;
+  config.checkpoint.mtbf_ms = std::llround(whole * 1000.0 / 3.0);
+  const ReliabilityPlan plan = planned(config);
+  const double mtbf = plan.mtbf_seconds;
+  EXPECT_NEAR(plan.time.training + plan.time.lost, mtbf * std::expm1(whole / mtbf), 1e-3 * whole);
+  EXPECT_GT(plan.time.ettr(), 0.0) << "it ends";
+}
+
 TEST(Reliability, ShowsMoneyWhereThereIsAPrice) {
   const ReliabilityPlan plan = planned(cluster_config());
   const CostConfig cost{.per_rank_hour = 3.0, .currency = "EUR "};
