@@ -289,8 +289,9 @@ int answer(Env& env, const Config& config, int ranks, const Place& place, const 
   ReliabilityOptions options = place.reliability;
   if (!plan->smaller.empty() && plan->smaller.front().time.has_value())
     options.smaller_step_seconds = plan->smaller.front().time->seconds();
-  const ReliabilityPlan reliability =
-      plan_reliability(plan->layout, machine, read_run_figures(env, config.run.directory, ranks), options);
+  const ReliabilityPlan reliability = plan_reliability(
+      plan->layout, machine,
+      read_run_figures(env, config.run.directory, ranks, static_cast<int>(config.elastic.spares)), options);
   Json json = plan_json(*plan, machine);
   json["reliability"] = reliability_json(reliability, config.cost);
   if (!words.json)

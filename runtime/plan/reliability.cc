@@ -11,6 +11,7 @@
 #include "runtime/plan/plan_report.h"
 #include "runtime/run/event_reading.h"
 #include "runtime/run/failure_record.h"
+#include "runtime/run/log_reader.h"
 #include "runtime/run/run_history.h"
 
 namespace holdfast::plan {
@@ -227,9 +228,72 @@ std::vector<Alternative> without_fault_tolerance(const ReliabilityPlan& plan) {
       {"without any saves, too", unprotected.elapsed(), unprotected.ettr(), ranks}};
 }
 
+// Returns the history as one of so many ranks: what fails are devices, so a run of 4 ranks for 256 hours has told as much as one
+// of 1,024 for an hour.
+FailureHistory counted_history(const RunFigures& figures, int ranks) {
+  if (figures.ranks == 0) return {};
+  return {.failures = figures.history.failures,
+          .running_seconds = figures.history.running_seconds * figures.ranks / ranks};
+}
+
+std::string note_on(const RunFigures& figures, int ranks) {
+  if (figures.directory.empty() || figures.ranks == ranks) return {};
+  if (figures.ranks == 0) {
+    return fmt::format(
+        "the event log of {} does not say how many ranks it had: its failures, steps and saves "
+        "are not counted",
+        figures.directory);
+  }
+  return fmt::format(
+      "the steps and saves of {} were those of {} rank{}, and are not counted; its running time "
+      "is, as that of {} rank{}",
+      figures.directory, figures.ranks, figures.ranks == 1 ? "" : "s", ranks, ranks == 1 ? "" : "s");
+}
+
+// Returns the ranks that train after this event, if it says so. `spares`: ranks of a start that wait.
+std::optional<int> training_ranks(const Json& event, int spares) {
+  if (const auto start = event_as<StartEvent>(event); start.has_value() && start->ranks > 0)
+    return std::max(start->ranks - spares, 1);
+  const auto recovery = event_as<RecoveryEvent>(event);
+  if (!recovery.has_value() || recovery->level != RecoveryEvent::in_place || recovery->ranks_after <= 0)
+    return std::nullopt;
+  return recovery->seats_after.value_or(std::max(recovery->ranks_after - recovery->spares.value_or(0), 1));
+}
+
+// Returns the ranks by the newest event that says so and that lies before the last FailureTally::tail_bytes of the log; 0: none
+// does. Long runs have few such events, so lines are searched and not read.
+int ranks_before_tail(Env& env, const RunPaths& paths, int spares) {
+  const Result<LogReader> log = LogReader::open(env, paths);
+  if (!log.ok()) return 0;
+  constexpr std::uint64_t piece = FailureTally::tail_bytes, longest_line = 65'536;
+  for (std::uint64_t end = log->bytes() - std::min(log->bytes(), piece); end > 0;) {
+    const std::uint64_t begin = end - std::min(end, piece);
+    const Result<std::string> text = log->read(begin, std::min(end + longest_line, log->bytes()) - begin);
+    if (!text.ok()) return 0;
+    int ranks = 0;
+    const std::string_view all = *text;
+    for (std::size_t at = 0; at < all.size();) {
+      const std::size_t newline = std::min(all.find('\n', at), all.size());
+      const std::string_view line = all.substr(at, newline - at);
+      at = newline + 1;
+      if (line.find(StartEvent::kind) == line.npos && line.find(RecoveryEvent::kind) == line.npos) continue;
+      for_each_event(std::string(line) + "\n",
+                     [&](const Json& event) { ranks = training_ranks(event, spares).value_or(ranks); });
+    }
+    if (ranks > 0) return ranks;
+    end = begin;
+  }
+  return 0;
+}
+
+bool is_whole(const SaveTimes& times) {
+  return std::isfinite(times.step_seconds) && std::isfinite(times.cost_seconds) &&
+         std::isfinite(times.durable_seconds);
+}
+
 }  // namespace
 
-RunFigures read_run_figures(Env& env, const std::string& directory, int ranks) {
+RunFigures read_run_figures(Env& env, const std::string& directory, int ranks, int spares) {
   const RunPaths paths{directory};
   RunFigures figures;
   const std::optional<FailureHistory> history = read_failure_history(env, paths);
@@ -238,10 +302,12 @@ RunFigures read_run_figures(Env& env, const std::string& directory, int ranks) {
   figures.history = *history;
   const Result<LogTail> tail = read_log_tail(env, paths, FailureTally::tail_bytes);
   if (!tail.ok()) return figures;
+  if (!tail->whole) figures.ranks = ranks_before_tail(env, paths, spares);
   std::vector<double> steps, recoveries;
   for_each_event(tail->lines, [&](const Json& event) {
-    if (const auto start = event_as<StartEvent>(event)) {
-      figures.ranks = start->ranks;
+    const int now = training_ranks(event, spares).value_or(figures.ranks);
+    if (now != figures.ranks || event_as<StartEvent>(event).has_value()) {
+      figures.ranks = now;
       figures.save = figures.snapshot = std::nullopt;
       steps.clear();
     }
@@ -249,19 +315,21 @@ RunFigures read_run_figures(Env& env, const std::string& directory, int ranks) {
         step.has_value() && std::isfinite(step->step_duration_ms))
       steps.push_back(step->step_duration_ms / 1e3);
     if (const auto interval = event_as<IntervalEvent>(event)) {
-      (interval->tier == "disk" ? figures.save : figures.snapshot) =
-          SaveTimes{.step_seconds = interval->step_ms / 1e3,
-                    .cost_seconds = interval->cost_ms / 1e3,
-                    .durable_seconds = interval->durable_ms.value_or(0.0) / 1e3};
+      const SaveTimes times{.step_seconds = interval->step_ms / 1e3,
+                            .cost_seconds = interval->cost_ms / 1e3,
+                            .durable_seconds = interval->durable_ms.value_or(0.0) / 1e3};
+      if (is_whole(times)) (interval->tier == "disk" ? figures.save : figures.snapshot) = times;
     }
     const auto recovery = event_as<RecoveryEvent>(event);
-    if (recovery.has_value() && recovery->level == RecoveryEvent::in_place &&
-        recovery->reason == RecoveryEvent::loss)
-      recoveries.push_back(
-          std::visit([](auto ms) { return static_cast<double>(ms); }, recovery->duration_ms) / 1e3);
+    if (!recovery.has_value() || recovery->level != RecoveryEvent::in_place ||
+        recovery->reason != RecoveryEvent::loss)
+      return;
+    const double seconds =
+        std::visit([](auto ms) { return static_cast<double>(ms); }, recovery->duration_ms) / 1e3;
+    if (std::isfinite(seconds)) recoveries.push_back(seconds);
   });
   if (!recoveries.empty()) figures.recovery_seconds = median_of(recoveries);
-  if (figures.ranks != 0 && figures.ranks != ranks) figures.save = figures.snapshot = std::nullopt;
+  if (figures.ranks != ranks) figures.save = figures.snapshot = std::nullopt;
   constexpr std::size_t enough = 5;
   if (figures.ranks == ranks && steps.size() >= enough) figures.step_seconds = median_of(steps);
   return figures;
@@ -274,14 +342,15 @@ ReliabilityPlan plan_reliability(const LayoutPlan& plan, const PlannedMachine& m
   ReliabilityPlan result{.ranks = ranks,
                          .hosts = (ranks + on_host - 1) / on_host,
                          .device_kind = options.device_kind,
-                         .history = figures.history,
+                         .history = counted_history(figures, ranks),
                          .replacement_seconds = options.replacement_seconds,
                          .spares = config.elastic.spares};
   result.prior = run_prior({.run_mtbf_seconds = static_cast<double>(config.checkpoint.mtbf_ms) / 1e3,
                             .device_mtbf_hours = config.hazard.mtbf_hours},
                            options.device_kind, ranks);
-  result.mtbf_seconds = expected_mtbf_seconds(result.prior, figures.history);
-  result.saving_mtbf_seconds = expected_mtbf_seconds(cautious(result.prior), figures.history);
+  result.mtbf_seconds = expected_mtbf_seconds(result.prior, result.history);
+  result.saving_mtbf_seconds = expected_mtbf_seconds(cautious(result.prior), result.history);
+  result.ranks_note = note_on(figures, ranks);
   result.unit = result.hosts > 1 ? on_host : 1;
   const int units = result.hosts > 1 ? result.hosts : ranks;
   result.pool = {.needed = units,
@@ -289,10 +358,6 @@ ReliabilityPlan plan_reliability(const LayoutPlan& plan, const PlannedMachine& m
                  .replacement_seconds = options.replacement_seconds};
   result.spares_95 = spares_for(result.pool, 0.95) * result.unit;
   result.spares_99 = spares_for(result.pool, 0.99) * result.unit;
-  if (figures.ranks != 0 && figures.ranks != ranks) {
-    result.ranks_note = fmt::format("the steps and saves of {} were those of {} ranks, and are not counted",
-                                    figures.directory, figures.ranks);
-  }
   if (figures.step_seconds.has_value()) {
     result.step_seconds = {*figures.step_seconds, fmt::format("measured in {}", figures.directory)};
   } else if (plan.time.has_value()) {
@@ -315,6 +380,10 @@ ReliabilityPlan plan_reliability(const LayoutPlan& plan, const PlannedMachine& m
 }
 
 namespace {
+
+std::string note_text(const ReliabilityPlan& plan) {
+  return plan.ranks_note.empty() ? "" : "  note        " + plan.ranks_note + "\n";
+}
 
 std::string rate_text(const ReliabilityPlan& plan) {
   const std::string of_ranks = fmt::format("{} rank{}", plan.ranks, plan.ranks == 1 ? "" : "s");
@@ -416,15 +485,14 @@ std::string cost_text(const ReliabilityPlan& plan, const CostConfig& cost) {
 std::string reliability_text(const ReliabilityPlan& plan, const CostConfig& cost) {
   std::string text = "reliability and cost";
   if (!plan.step_seconds.has_value()) {
-    return text + "\n" + rate_text(plan) + spares_text(plan) +
+    return text + "\n" + note_text(plan) + rate_text(plan) + spares_text(plan) +
            "  the time of a step is not known here: give --gpu, or --peak-tflops and --memory-gbs\n";
   }
   text += fmt::format(" of the whole run\n  training    {} steps of {} ({}): {}, {}tokens\n",
                       std::llround(plan.training_seconds / plan.step_seconds->value),
                       format_seconds(plan.step_seconds->value), plan.step_seconds->source,
                       span_text(plan.training_seconds), count_text(static_cast<double>(plan.tokens)));
-  if (!plan.ranks_note.empty()) text += "  note        " + plan.ranks_note + "\n";
-  text += rate_text(plan);
+  text += note_text(plan) + rate_text(plan);
   text += fmt::format("  no failure  in the whole run: {}\n", percent(plan.p_no_failure));
   text += tier_text("checkpoints", plan.disk) + tier_text("snapshots  ", plan.ram);
   if (plan.disk.chosen_by == "Young, Daly" && plan.saving_mtbf_seconds < 0.99 * plan.mtbf_seconds) {

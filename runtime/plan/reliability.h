@@ -17,17 +17,19 @@
 
 namespace holdfast::plan {
 
-// What the events of a run say. Costs of steps and saves are those of its newest start, if that had the ranks of the plan.
+// What the events of a run say. Costs of steps and saves are those since its newest start or change of ranks, if it has the
+// ranks of the plan since.
 struct RunFigures {
   std::string directory = {};  // empty: the run has not begun
-  int ranks = 0;               // of its newest start; 0: unknown
+  int ranks = 0;               // that train in it, without spares; 0: unknown
   FailureHistory history = {};
   std::optional<double> step_seconds = {};  // median
   std::optional<SaveTimes> save = {}, snapshot = {};
   std::optional<double> recovery_seconds = {};  // median of recoveries in place
 };
-// Reads the record of failures and the end of the event log of a run directory, which need not exist.
-RunFigures read_run_figures(Env& env, const std::string& directory, int ranks);
+// Reads the record of failures and the end of the event log of a run directory, which need not exist. `ranks` train in the plan;
+// `spares`: elastic.spares, which a start counts among its ranks.
+RunFigures read_run_figures(Env& env, const std::string& directory, int ranks, int spares);
 
 // What the user stated for the plan alone.
 struct ReliabilityOptions {
@@ -74,7 +76,7 @@ struct ReliabilityPlan {
   int ranks = 1, hosts = 1;
   std::string device_kind;
   RatePrior prior = {};
-  FailureHistory history = {};
+  FailureHistory history = {};       // in time of as many ranks
   double mtbf_seconds = 0.0;         // by which failures are expected
   double saving_mtbf_seconds = 0.0;  // by which the run saves
   double replacement_seconds = 0.0;

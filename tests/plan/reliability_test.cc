@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "runtime/config/loader.h"
+#include "runtime/run/failure_record.h"
 #include "runtime/run/run_directory.h"
 #include "tests/support/temporary_directory.h"
 
@@ -109,6 +110,20 @@ TEST(Reliability, LosesNoMoreThanItMay) {
   EXPECT_NE(slow.disk.chosen_by.find("the disk takes no more"), std::string::npos) << slow.disk.chosen_by;
 }
 
+// 4 ranks for 1,024 hours have told what 64 ranks tell in 64.
+TEST(Reliability, CountsTheHistoryByDevices) {
+  RunFigures figures{
+      .directory = "runs/a", .ranks = 4, .history = {.failures = 0, .running_seconds = 1024 * hour_seconds}};
+  const ReliabilityPlan plan = planned(cluster_config(), figures);
+  EXPECT_NEAR(plan.mtbf_seconds / hour_seconds, (64.0 + 0.25 * 50'677.0 / 64.0) / 0.25, 0.1);
+  EXPECT_NE(plan.ranks_note.find("were those of 4 ranks"), std::string::npos) << plan.ranks_note;
+  figures.ranks = 0;
+  const ReliabilityPlan unknown = planned(cluster_config(), figures);
+  EXPECT_DOUBLE_EQ(unknown.mtbf_seconds, planned(cluster_config()).mtbf_seconds);
+  EXPECT_NE(unknown.ranks_note.find("does not say how many ranks"), std::string::npos) << unknown.ranks_note;
+  EXPECT_TRUE(planned(cluster_config()).ranks_note.empty()) << "there is no run";
+}
+
 // 64 ranks on hosts of 24 are three hosts, of which two are not enough.
 TEST(Reliability, CountsHostsThatAreNotFull) {
   Config config = cluster_config();
@@ -159,7 +174,7 @@ TEST(Reliability, ReadsTheRunDirectory) {
   const TemporaryDirectory folder;
   Env& env = posix_env();
   const RunPaths paths{folder.path()};
-  EXPECT_TRUE(read_run_figures(env, folder.path() + "/none", 2).directory.empty());
+  EXPECT_TRUE(read_run_figures(env, folder.path() + "/none", 2, 0).directory.empty());
   ASSERT_TRUE(
       env.replace_text(paths.history(),
                        R"({"failures":3,"running_us":7200000000,"started_us":1000000,"state":"ended"})")
@@ -178,8 +193,8 @@ TEST(Reliability, ReadsTheRunDirectory) {
         step, step == 5 ? 900 : 8);
   }
   ASSERT_TRUE(env.replace_text(paths.events(), log).ok());
-  const RunFigures same = read_run_figures(env, folder.path(), 2),
-                   other = read_run_figures(env, folder.path(), 4);
+  const RunFigures same = read_run_figures(env, folder.path(), 2, 0),
+                   other = read_run_figures(env, folder.path(), 4, 0);
   EXPECT_EQ(same.history.failures, 3);
   EXPECT_DOUBLE_EQ(same.history.running_seconds, 7200.0);
   ASSERT_TRUE(same.step_seconds.has_value());
@@ -190,6 +205,89 @@ TEST(Reliability, ReadsTheRunDirectory) {
   EXPECT_EQ(other.history.failures, 3);
   EXPECT_FALSE(other.step_seconds.has_value());
   EXPECT_FALSE(other.save.has_value());
+}
+
+std::string start_line(int ranks) {
+  return fmt::format(
+      R"({{"time_us":1000000,"event":"start","run":"a","parameters":1,"ranks":{},"steps":10,"generation":0}})"
+      "\n",
+      ranks);
+}
+std::string step_line(int step) {
+  return fmt::format(
+      R"({{"time_us":2000000,"event":"step","step":{},"loss":1.0,"grad_norm":1.0,"learning_rate":0.1,"tokens":8,"step_duration_ms":8.0,"tokens_per_sec":1.0,"data_digest":"0"}})"
+      "\n",
+      step);
+}
+std::string interval_line(std::string_view cost) {
+  return fmt::format(
+      R"({{"time_us":1000000,"event":"interval","step":5,"tier":"disk","every_steps":7,"cost_ms":{},"step_ms":8.0,"durable_ms":40.0,"mtbf_ms":1000.0}})"
+      "\n",
+      cost);
+}
+std::string recovery_line(int seats_before, int seats_after, std::string_view duration) {
+  return fmt::format(
+      R"({{"time_us":2000000,"event":"recovery","reason":"loss","level":1,"ranks_before":{},"ranks_after":{},"seats_before":{},"seats_after":{},"spares":0,"lost_steps":1,"duration_ms":{}}})"
+      "\n",
+      seats_before, seats_after, seats_before, seats_after, duration);
+}
+
+RunFigures figures_of(const std::string& log, int ranks, int spares = 0) {
+  const TemporaryDirectory folder;
+  Env& env = posix_env();
+  const RunPaths paths{folder.path()};
+  EXPECT_TRUE(
+      env.replace_text(paths.history(),
+                       R"({"failures":1,"running_us":7200000000,"started_us":1000000,"state":"ended"})")
+          .ok());
+  EXPECT_TRUE(env.replace_text(paths.events(), log).ok());
+  return read_run_figures(env, folder.path(), ranks, spares);
+}
+std::string steps_of_log(int count) {
+  std::string lines;
+  for (int step = 1; step <= count; ++step) lines += step_line(step);
+  return lines;
+}
+
+// A start counts the ranks that wait, a plan does not.
+TEST(RunFigures, AreOfTheRanksThatTrain) {
+  const std::string log = start_line(3) + interval_line("20.0") + steps_of_log(5);
+  EXPECT_TRUE(figures_of(log, 2, /*spares=*/1).step_seconds.has_value());
+  EXPECT_TRUE(figures_of(log, 2, /*spares=*/1).save.has_value());
+  EXPECT_FALSE(figures_of(log, 3, /*spares=*/1).step_seconds.has_value());
+}
+
+TEST(RunFigures, OfOtherRanksBeforeARecoveryDoNotCount) {
+  const std::string before = start_line(4) + interval_line("20.0") + steps_of_log(5);
+  const RunFigures fewer = figures_of(before + recovery_line(4, 3, "500.0") + steps_of_log(5), 3);
+  EXPECT_EQ(fewer.ranks, 3);
+  EXPECT_TRUE(fewer.step_seconds.has_value());
+  EXPECT_FALSE(fewer.save.has_value()) << "it was of four ranks";
+  EXPECT_FALSE(figures_of(before + recovery_line(4, 3, "500.0"), 4).step_seconds.has_value());
+  EXPECT_TRUE(figures_of(before + recovery_line(4, 4, "500.0"), 4).save.has_value()) << "as many as before";
+}
+
+TEST(RunFigures, AreNumbers) {
+  const std::string log = start_line(4) + interval_line("20.0") + interval_line("null") +
+                          recovery_line(4, 4, "null") + recovery_line(4, 4, "500.0");
+  const RunFigures figures = figures_of(log, 4);
+  ASSERT_TRUE(figures.save.has_value());
+  EXPECT_DOUBLE_EQ(figures.save->cost_seconds, 0.02);
+  EXPECT_DOUBLE_EQ(figures.recovery_seconds.value_or(0.0), 0.5);
+}
+
+// The end of the log, which is read whole, has no start of a long run.
+TEST(RunFigures, AreOfAStartFarBack) {
+  const int many = static_cast<int>(3 * FailureTally::tail_bytes / step_line(10'000).size());
+  const std::string steps = steps_of_log(many);
+  const std::string log = start_line(8) + start_line(4) + steps + interval_line("20.0");
+  EXPECT_EQ(figures_of(log, 4).ranks, 4);
+  EXPECT_TRUE(figures_of(log, 4).step_seconds.has_value());
+  EXPECT_TRUE(figures_of(log, 4).save.has_value());
+  EXPECT_FALSE(figures_of(log, 8).save.has_value());
+  const RunFigures unknown = figures_of(steps + interval_line("20.0"), 4);
+  EXPECT_EQ(unknown.ranks, 0);
+  EXPECT_FALSE(unknown.save.has_value()) << "of nobody knows how many ranks";
 }
 
 }  // namespace

@@ -38,15 +38,23 @@ class PlanTest(unittest.TestCase):
         self.assertIn("hazard.mtbf_hours, 1000 ranks", self.plan(1000, *words))
 
     def test_a_run(self):
-        """Before it begins all is estimated or assumed; then its own steps and saves count, and its failure."""
+        """Before it begins all is estimated or assumed; then its own steps and saves count."""
         self.assertEqual(self.reliability(2)["step_from"], "estimated above")
-        self.run_of_all.start(2, faults="step.before_reduce@100:1=kill").expect_exit(0)
+        self.run_of_all.start(2).expect_exit(0)
         found = self.reliability(2)
         self.assertEqual(found["step_from"], f"measured in {self.run_of_all.directory}")
         self.assertEqual(found["snapshots"]["cost_from"], f"measured in {self.run_of_all.directory}")
-        self.assertEqual(found["failures_so_far"], 1)
-        self.assertIn("1 failure in", self.plan(2))
+        self.assertIn("0 failures in", self.plan(2))
         self.assertIn("are not counted", self.plan(1), "of a run with two ranks")
+
+    def test_a_run_that_lost_a_rank(self):
+        """Its failure counts, and its steps are those of the rank that is left."""
+        self.run_of_all.start(2, faults="step.before_reduce@100:1=kill").expect_exit(0)
+        found = self.reliability(1)
+        self.assertEqual(found["step_from"], f"measured in {self.run_of_all.directory}")
+        self.assertEqual(found["failures_so_far"], 1)
+        self.assertIn("1 failure in", self.plan(1))
+        self.assertIn("were those of 1 rank, and are not counted", self.plan(2))
 
     def test_checkpoints_that_are_there(self):
         """No more than the plan says are there at any time, though two are kept to go back to."""
