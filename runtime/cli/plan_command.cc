@@ -96,6 +96,14 @@ struct Stated {
     HF_TRY(const std::int64_t on_host, arguments.integer("ranks-per-host", 0, 1));
     stated.ranks_per_host = static_cast<int>(std::min<std::int64_t>(on_host, ranks_max));
     HF_TRY(stated.replacement_hours, arguments.real("replacement-hours", stated.replacement_hours, 0.0));
+    constexpr double most_hours = 1e6;
+    if (stated.replacement_hours > most_hours) {
+      return fail(
+          ExitCode::config,
+          "--replacement-hours is {}, expected at most {}, which is more than a century: hours until a "
+          "host that failed is back",
+          stated.replacement_hours, most_hours);
+    }
     if (arguments.has("gpu")) {
       const std::string name = arguments.text("gpu", "");
       stated.gpu = find_gpu(name);
@@ -104,6 +112,7 @@ struct Stated {
                     "--gpu is {}, expected one of {}; of another GPU give --peak-tflops and --memory-gbs",
                     name, known_gpus());
     }
+    if (stated.gpu != nullptr) return stated;  // which has what is left out
     if (stated.host_link_gbs > 0.0 && stated.ranks_per_host == 0) {
       return fail(
           ExitCode::config,
@@ -118,10 +127,8 @@ struct Stated {
   // Puts the rates of the GPU in place of what was left out.
   void complete(const Config& config) {
     if (gpu == nullptr) return;
-    if (!peaks()) {
-      tflops = config.training.precision == "bf16" ? gpu->bf16_tflops : gpu->fp32_tflops;
-      memory_gbs = gpu->memory_gbs;
-    }
+    if (tflops <= 0.0) tflops = config.training.precision == "bf16" ? gpu->bf16_tflops : gpu->fp32_tflops;
+    if (memory_gbs <= 0.0) memory_gbs = gpu->memory_gbs;
     if (memory_gib <= 0.0) memory_gib = gpu->memory_gib;
     if (ranks_per_host == 0) ranks_per_host = gpus_per_host;
     if (host_link_gbs <= 0.0) host_link_gbs = gpu->host_link_gbs;
@@ -330,7 +337,9 @@ Result<int> plan(const std::vector<std::string>& arguments) {
   if (words.suggest && words.ops) return fail(ExitCode::config, "give --suggest or --ops, not both");
   if (parsed.has("rank") && !words.ops) return fail(ExitCode::config, "--rank belongs to --ops");
   HF_TRY(Stated stated, Stated::of(parsed));
-  if (stated.gpu != nullptr) words.overrides.emplace_back("--device=cuda");
+  const bool names_device = std::ranges::any_of(
+      words.overrides, [](const std::string& word) { return word.starts_with("--device="); });
+  if (stated.gpu != nullptr && !names_device) words.overrides.emplace_back("--device=cuda");
   HF_TRY(const std::vector<Override> overrides, parse_overrides(words.overrides));
   HF_TRY(LoadedConfig loaded, load_config(env, parsed.positional(0), overrides));
   Config& config = loaded.config;

@@ -68,6 +68,19 @@ class PlanTest(unittest.TestCase):
         self.assertGreater(most, 4)
         self.assertRegex(self.plan(2), rf"up to {most} are there at once")
 
+    def test_what_is_given_beside_a_gpu(self):
+        """It wins over what the GPU stands for, each word alone."""
+        words = ["--gpu=h100", "--parallel.lanes=16"]
+        self.assertIn("600 TFLOP/s of large products and 3350 GB/s", self.plan(16, *words, "--peak-tflops=600"))
+        inside = [self.reliability(16, *words, *given)["step_seconds"] for given in ([], ["--host-link-gbs=0.001"])]
+        self.assertGreater(inside[1], 2 * inside[0])
+        self.assertIn("kernels ", self.plan(16, *words, "--device=cpu"))
+
+    def test_a_replacement_that_never_comes(self):
+        refused = harness.call_program("plan", *self.run_of_all.train_arguments()[2:], "--ranks", "2", "--replacement-hours=1e300")
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("--replacement-hours is 1e+300, expected at most 1000000", refused.stdout)
+
     def test_what_is_not_searched(self):
         told = self.plan(4, "--suggest", "--gpu=a100", "--parallel.lanes=2")
         self.assertIn("not searched: tensor parallelism, because parallel.tensor_lanes is 1", told)
