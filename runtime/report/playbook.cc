@@ -171,7 +171,8 @@ bool says(const FaultEntry& fault, std::string_view words) {
 const PlaybookEntry& entry_aside(const FaultEntry& fault) {
   if (fault.noticed.starts_with(FaultEvent::replica)) return entry("replica-failed");
   if (fault.noticed.starts_with(FaultEvent::upload)) return entry("upload-failed");
-  if (fault.noticed.starts_with(FaultEvent::spare)) return entry("growth-failed");
+  if (fault.what == FaultEvent::growth || fault.noticed.starts_with(FaultEvent::spare))
+    return entry("growth-failed");
   return entry("save-failed");
 }
 

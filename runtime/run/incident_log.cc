@@ -27,6 +27,17 @@ std::int64_t microseconds(double milliseconds) {
   return static_cast<std::int64_t>(std::clamp(milliseconds, 0.0, 1e14) * 1e3);
 }
 
+struct StepPart {
+  std::int64_t lasted_us = 0;
+  SpanUse use = SpanUse::saving;
+};
+// Returns what of a step is of other classes than the training.
+std::array<StepPart, 3> parts_of(const StepEvent& step) {
+  return {StepPart{microseconds(finite_or_zero(step.stall_ms)), SpanUse::saving},
+          StepPart{microseconds(finite_or_zero(step.data_ms)), SpanUse::data},
+          StepPart{microseconds(finite_or_zero(step.again_ms)), SpanUse::checking}};
+}
+
 std::string steps_again(std::uint64_t count) {
   if (count == 0) return "";
   return fmt::format("; {} step{} again", count, count == 1 ? "" : "s");
@@ -70,9 +81,10 @@ class IncidentReader::State {
 
   void remind(const Json& event) {
     const auto step = event_as<StepEvent>(event);
-    if (step.has_value() && step->step <= step_)
-      computed_[step->step] = {.times = 1,
-                               .counted_us = microseconds(finite_or_zero(step->step_duration_ms))};
+    if (!step.has_value()) return;
+    std::int64_t counted_us = microseconds(finite_or_zero(step->step_duration_ms));
+    for (const StepPart& part : parts_of(*step)) counted_us -= std::min(part.lasted_us, counted_us);
+    computed_[step->step] = {.times = 1, .counted_us = counted_us};
   }
 
   void read(const Json& json) {
@@ -82,6 +94,8 @@ class IncidentReader::State {
       step_ = std::max(step_, *gap->last_step);  // its time is none of the writer's that died
       return;
     }
+    if (event_kind(json) != RecoveryEvent::kind) close_growths();
+    if (!begun_ && event_kind(json) != StartEvent::kind) begin_without_start(json, time_us);
     if (const auto start = event_as<StartEvent>(json)) read_start(*start);
     if (const auto step = event_as<StepEvent>(json)) read_step(*step);
     if (const auto fault = event_as<FaultEvent>(json)) read_fault(*fault);
@@ -95,6 +109,7 @@ class IncidentReader::State {
   }
 
   IncidentLog finish() && {
+    close_growths();
     advance(last_us_, gap_use());
     for (const Piece& piece : pieces_) add(piece);
     ledger_.times_us = times_us_;
@@ -163,11 +178,20 @@ class IncidentReader::State {
     return starting_ ? SpanUse::start_up : SpanUse::other;
   }
 
+  // The log begins behind the first start, because its older parts are gone, or with what a launcher says before that.
+  void begin_without_start(const Json& json, std::int64_t time_us) {
+    const std::string_view kind = event_kind(json);
+    const auto step = event_as<StepEvent>(json);
+    if (cut_us_ == 0)
+      cut_us_ = time_us - (step.has_value() ? microseconds(finite_or_zero(step->step_duration_ms)) : 0);
+    begun_ = kind == StepEvent::kind || kind == CheckpointEvent::kind || kind == EvaluationEvent::kind;
+  }
+
   void read_start(const StartEvent& start) {
     const double busy_ms = finite_or_zero(start.join_ms) + finite_or_zero(start.worker_ms) +
                            finite_or_zero(start.state_ms) + finite_or_zero(start.gemm_peak_ms);
     const std::int64_t begun_us = start.time_us - microseconds(busy_ms);
-    if (!begun_) cut_us_ = begun_us;
+    if (!begun_ && !restarting_ && !stopped_) cut_us_ = begun_us;
     const bool silent = begun_ && !stopped_ && !restarting_;
     if (silent) {  // nobody wrote how the one before ended
       advance(last_us_, gap_use());
@@ -202,19 +226,19 @@ class IncidentReader::State {
     lose(std::exchange(computed.counted_us, 0));
     if (++computed.times > 1) ++steps_again_;
     advance(step.time_us, SpanUse::training, step_);
-    for (const auto& [part_ms, use] : {std::pair{step.stall_ms, SpanUse::saving},
-                                       {step.data_ms, SpanUse::data},
-                                       {step.again_ms, SpanUse::checking}})
-      computed.counted_us -= take_part(microseconds(finite_or_zero(part_ms)), computed.counted_us, use);
+    for (const StepPart& part : parts_of(step))
+      computed.counted_us -= take_part(part.lasted_us, computed.counted_us, part.use);
     if (!keeps_spans_ && computed_.size() > steps_remembered) computed_.erase(computed_.begin());
     // After a restart the first step ends the fault; for a recovery in place the recovery event comes next.
     if (restarting_) close(step.time_us, "");
     starting_ = restarting_ = stopped_ = false;
+    stepped_ = true;
     step_us_ = step.time_us;
   }
 
   // Counts what a step took before it was computed again, but for its parts that are of other classes.
   void lose(std::int64_t counted_us) {
+    counted_us = std::min(counted_us, of(SpanUse::training) + of(SpanUse::straggling));
     of(SpanUse::lost) += counted_us;
     of(SpanUse::training) -= counted_us;
     const std::int64_t missing_us = std::min<std::int64_t>(of(SpanUse::training), 0);
@@ -231,10 +255,11 @@ class IncidentReader::State {
 
   // Each event of an episode tells what it has cost since its begin. What rank 0 waits for its own data is in its steps.
   void read_straggler(const StragglerEvent& event) {
-    if (event.of == "input" && event.rank == 0) return;
+    if (event.of == "all" || (event.of == "input" && event.rank == 0)) return;  // the first is no waiting
     const std::string episode = fmt::format("{} {} {} {}", event.of, event.rank.value_or(-1),
                                             event.peer.value_or(-1), event.since_step);
-    if (slow_us_.size() >= episodes_remembered && !slow_us_.contains(episode)) slow_us_.clear();
+    if (slow_us_.size() >= episodes_remembered && !slow_us_.contains(episode))
+      slow_us_.erase(slow_us_.begin());
     std::int64_t& told_us = slow_us_[episode];
     const std::int64_t lost_us = microseconds(finite_or_zero(event.lost_seconds) * 1e3);
     take_part(lost_us - told_us, of(SpanUse::training), SpanUse::straggling);
@@ -272,12 +297,11 @@ class IncidentReader::State {
     FaultEntry fault{.time_us = event.time_us,
                      .step = event.step,
                      .who = event.lost.value_or(""),
-                     .noticed = event.reason};
+                     .noticed = event.reason,
+                     .what = event.what.value_or("")};
     if (event.is_aside()) {
-      fault.level = FaultLevel::none;
       fault.noticed = fmt::format("{}: {}", *event.what, event.reason);
-      fault.action = "training went on";
-      fault.resumed_us = event.time_us;
+      go_on_beside(fault, event.time_us);
       ledger_.faults.push_back(std::move(fault));
       return;
     }
@@ -286,7 +310,7 @@ class IncidentReader::State {
     const bool computing = open_.empty() && !starting_ && !stopped_;
     advance(fault.time_us, computing ? SpanUse::lost : gap_use());
     if (event.level == FaultEvent::by_launcher) begin_restart();
-    stopped_ = false;
+    stopped_ = stepped_ = false;
     open_.push_back(ledger_.faults.size());
     ledger_.faults.push_back(std::move(fault));
   }
@@ -307,6 +331,22 @@ class IncidentReader::State {
     close(step_us_ > fault.time_us ? step_us_ : recovery.time_us,
           fmt::format("{} of {} ranks went on from step {}", ranks_, recovery.ranks_before,
                       recovery.resumed_from_step.value_or(0)));
+  }
+
+  static void go_on_beside(FaultEntry& fault, std::int64_t time_us) {
+    fault.level = FaultLevel::none;
+    fault.action = "training went on";
+    fault.resumed_us = time_us;
+  }
+
+  // Where new ranks did not join, and nobody was lost, the ranks go on by the next step without a recovery event.
+  void close_growths() {
+    const auto is_growth = [this](std::size_t index) {
+      return ledger_.faults[index].what == FaultEvent::growth;
+    };
+    if (!stepped_ || !std::ranges::all_of(open_, is_growth)) return;
+    for (const std::size_t index : open_) go_on_beside(ledger_.faults[index], step_us_);
+    open_.clear();
   }
 
   // The step behind all faults that are open has been made, or the run was saved without one.
@@ -396,6 +436,7 @@ class IncidentReader::State {
   bool starting_ = false;    // it has made no step
   bool stopped_ = false;     // the last start ended well
   bool restarting_ = false;  // it did not
+  bool stepped_ = false;     // since the newest fault a step was made
 };
 
 IncidentReader::IncidentReader(bool keeps_spans) : state_(std::make_unique<State>(keeps_spans)) {}

@@ -30,6 +30,7 @@ struct FaultEntry {
   std::string who = {};         // "rank 2 (host a)"; empty: all, or none in particular
   std::string noticed = {};     // how, in the words of the log
   std::string action = {};      // what was done
+  std::string what = {};        // FaultEvent::what; empty: it has none
   // Time from the notice to resumed_us; where several were mended together only the last has it.
   double cost_ms = 0.0;
   // Parts of a recovery in place; 0 where the log has none.

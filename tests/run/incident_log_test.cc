@@ -7,6 +7,7 @@
 #include <array>
 #include <map>
 
+#include "runtime/report/playbook.h"
 #include "runtime/report/report_sections.h"
 #include "runtime/run/event_reading.h"
 #include "runtime/run/run_directory.h"
@@ -162,7 +163,84 @@ TEST(IncidentLog, WaitingForHostsIsNoTimeOfTheRestart) {
   }
 }
 
-// A reader that goes on from the state of another one ends up with the same.
+TEST(IncidentLog, ALogWithoutItsBegin) {
+  const std::map<SpanUse, int> expected = {{SpanUse::training, 200}, {SpanUse::other, 50}};
+  Log log;
+  log.step(200, 2).line(250, "checkpoint", "\"step\":2").step(350, 3);
+  expect_uses(log.ledger(), expected);
+  Log saved;
+  saved.line(200, "checkpoint", "\"step\":2").step(350, 3).step(450, 4);
+  expect_uses(saved.ledger(), expected);
+  // The death of a start that it does not have is followed by one that it has.
+  log.start(5000, "\"resumed_from_step\":2").step(5100, 3);
+  EXPECT_EQ(log.ledger().faults.size(), 1U);
+  EXPECT_EQ(log.ledger().time_us(SpanUse::restart), 4'650'000);
+  // A launcher speaks before the first start, which is no death.
+  Log launched;
+  launched.line(0, "exclude", "\"host\":\"a\"").start(500).step(600, 1);
+  expect_uses(launched.ledger(), {{SpanUse::start_up, 20}, {SpanUse::training, 100}});
+  EXPECT_TRUE(launched.ledger().faults.empty());
+}
+
+// New ranks that did not join are behind the run with its next step.
+TEST(IncidentLog, AGrowthThatFailed) {
+  Log log;
+  log.start(0).step(100, 1);
+  log.line(150, "fault", "\"step\":1,\"what\":\"growth\",\"reason\":\"nobody came\"");
+  log.step(260, 2).step(400, 3, 130.0);
+  const IncidentLog ledger = log.ledger();
+  ASSERT_EQ(ledger.faults.size(), 1U);
+  EXPECT_EQ(ledger.faults[0].level, FaultLevel::none);
+  EXPECT_EQ(ledger.faults[0].resumed_us, Log::time_us(260));
+  EXPECT_EQ(playbook_entry(ledger.faults[0], nullptr, false).kind, "growth-failed");
+  EXPECT_EQ(ledger.time_us(SpanUse::other), 10'000);
+  EXPECT_EQ(ledger.time_us(SpanUse::recovery), 10'000);
+  log.line(450, "fault", "\"step\":3,\"what\":\"rank\",\"lost\":\"rank 2\",\"reason\":\"it ended\"");
+  log.step(600, 3).line(600, "recovery", healed);
+  ASSERT_EQ(log.ledger().faults.size(), 2U);
+  EXPECT_EQ(log.ledger().faults[0].action, "training went on");
+  EXPECT_EQ(log.ledger().faults[1].cost_ms, 150.0);
+}
+
+// A step of which a reader is reminded is lost as one that it has read: without what was saving or waiting.
+TEST(IncidentLog, RemindedStepsAreLostWithoutTheirParts) {
+  Log log;
+  log.start(0);
+  log.line(100, "step", "\"step\":1,\"step_duration_ms\":100.0,\"stall_ms\":30.0,\"data_ms\":20.0");
+  const std::string first = log.text_;
+  log.line(150, "fault", death).step(300, 1).line(300, "recovery", healed);
+  IncidentReader before(/*keeps_spans=*/false);
+  for_each_event(first, [&](const Json& event) { before.read(event); });
+  IncidentReader after(Json::parse_any(before.state().dump_any()));
+  for_each_event(first, [&](const Json& event) { after.remind(event); });
+  for_each_event(std::string_view(log.text_).substr(first.size()),
+                 [&](const Json& event) { after.read(event); });
+  EXPECT_EQ(after.times_us(), log.ledger().times_us);
+}
+
+TEST(IncidentLog, AllRanksThatAreSlowerWaitForNobody) {
+  Log log;
+  log.start(0).step(100, 1);
+  log.line(100, "straggler", "\"of\":\"all\",\"since_step\":1,\"lost_seconds\":0.05");
+  EXPECT_EQ(log.ledger().time_us(SpanUse::straggling), 0);
+}
+
+// One that goes on through very many others is counted once, too.
+TEST(IncidentLog, ManyEpisodesOfSlowRanks) {
+  Log log;
+  log.start(0).step(10'000'000, 1, 10'000'000.0);
+  const auto slow = [&](int rank, int lost_seconds) {
+    log.line(
+        10'000'000, "straggler",
+        fmt::format("\"rank\":{},\"of\":\"rank\",\"since_step\":1,\"lost_seconds\":{}", rank, lost_seconds));
+  };
+  slow(9999, 100);
+  for (int rank = 1000; rank < 2500; ++rank) slow(rank, 1);
+  slow(9999, 101);
+  EXPECT_EQ(log.ledger().time_us(SpanUse::straggling), 1'601'000'000);
+}
+
+// A reader that goes on from the state of another one ends up with the same, whether or not the run had gone back before.
 TEST(IncidentLog, GoesOnFromAState) {
   Log log;
   log.start(0).step(100, 1).step(200, 2);
@@ -180,6 +258,19 @@ TEST(IncidentLog, GoesOnFromAState) {
   const IncidentLog whole = log.ledger();
   EXPECT_EQ(after.times_us(), whole.times_us);
   EXPECT_EQ(after.lost_steps(), whole.lost_steps);
+
+  Log back;
+  back.start(0).step(100, 1).step(200, 2).step(300, 3);
+  back.line(350, "fault", death).step(450, 2).line(450, "recovery", healed);
+  const std::string until_back = back.text_;
+  back.step(600, 3, 150.0).step(700, 4);
+  IncidentReader until(/*keeps_spans=*/false);
+  for_each_event(until_back, [&](const Json& event) { until.read(event); });
+  IncidentReader beyond(Json::parse_any(until.state().dump_any()));
+  for_each_event(until_back, [&](const Json& event) { beyond.remind(event); });
+  for_each_event(std::string_view(back.text_).substr(until_back.size()),
+                 [&](const Json& event) { beyond.read(event); });
+  EXPECT_EQ(beyond.times_us(), back.ledger().times_us);
 }
 
 TEST(IncidentLog, HealedInPlace) {
