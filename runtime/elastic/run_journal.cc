@@ -64,7 +64,8 @@ Result<void> RunJournal::take_claim(const LeaseTerms& terms) {
 Result<void> RunJournal::hand_over_claim() {
   const bool writes = group_.writes();
   if (!writes) gap_noted_ = false;
-  if (!writes) {
+  if (!group_.leads()) {
+    if (notifier_ != nullptr) notifier_->finish({}, /*patience_ms=*/0);  // the next one tells the rest
     notifier_.reset();
     server_.reset();
   }

@@ -2,7 +2,7 @@
 //
 // One process of a run does it, on a thread of its own that reads the event log as it grows: no step and no decision
 // waits for a command. The log is the queue, so that nothing is lost while a command takes long. RUN/notified.json has how
-// much of the log is told; a start goes on from there, and where it is killed in the middle a notice comes twice.
+// much of the log is told, and of which run; a start goes on from there, and where it is killed in the middle a notice comes twice.
 // A run that is launched by `holdfast launch` is told by the launcher, which outlives its ranks; any other one by the rank
 // that leads it. Where a command fails the console says so once, and once that it works again.
 //
@@ -38,9 +38,10 @@ class Notifier {
   Notifier(const Notifier&) = delete;
   Notifier& operator=(const Notifier&) = delete;
 
-  // Tells what the log has more, and then the end if it is given. A command that takes too long for that is killed, and a
-  // log that cannot be read is not waited for. Nothing is told after it.
-  void finish(std::optional<News> end);
+  // Tells what the log has more, and then the end if it is given, each within the patience. A command that takes too long
+  // for that is killed, and a log that cannot be read is not waited for. Nothing is told after it. With no patience a command
+  // that runs is killed, and what the log has more is left to who goes on.
+  void finish(std::optional<News> end, std::int64_t patience_ms = end_patience_ms);
 
  private:
   class State;

@@ -7,6 +7,23 @@
 #include "runtime/run/event_reading.h"
 
 namespace holdfast::metrics {
+namespace {
+
+// Returns the text as one line of bounded length.
+std::string line_of(std::string_view text) {
+  constexpr std::size_t bytes_max = 2000;
+  std::string line = printable(text);
+  for (char& each : line) {
+    if (each == '\n' || each == '\t') each = ' ';
+  }
+  std::size_t bytes = std::min(line.size(), bytes_max);
+  const auto is_inside_character = [&] { return (static_cast<unsigned char>(line[bytes]) & 0xC0U) == 0x80U; };
+  while (bytes < line.size() && bytes > 0 && is_inside_character()) --bytes;
+  line.resize(bytes);
+  return line;
+}
+
+}  // namespace
 
 // Returns whether the hour has room for one more. What was not used comes back evenly.
 bool NotifyMind::may_tell(std::int64_t now_ns) {
@@ -23,6 +40,8 @@ bool NotifyMind::may_tell(std::int64_t now_ns) {
 std::optional<Notification> NotifyMind::take(const Json& event, std::int64_t now_ns) {
   const std::string_view kind = event_kind(event);
   if (kind == StartEvent::kind) run_ = text_of(event, "run");
+  if (kind == StartEvent::kind || kind == StepEvent::kind)
+    has_ended_ = false;  // what ended before was another start
   if (kind == StepEvent::kind) {
     newest_step_ = event_step(event).value_or(newest_step_);
     made_steps_ = true;
@@ -68,12 +87,16 @@ Notification NotifyMind::tell_end(News news) {
   return {.news = std::move(news), .left_out = std::exchange(left_out_, 0)};
 }
 
+void NotifyMind::leave_out(const Notification& notice) {
+  left_out_ += notice.left_out + (notice.news.kind == heartbeat_kind ? 0 : 1);
+}
+
 std::map<std::string, std::string> variables_of(const Notification& notice, const std::string& run,
                                                 const std::string& directory) {
   const News& news = notice.news;
   const bool is_end = !news.state.empty();
   return {{"HOLDFAST_EVENT", news.kind},
-          {"HOLDFAST_SENTENCE", printable(news.sentence)},
+          {"HOLDFAST_SENTENCE", line_of(news.sentence)},
           {"HOLDFAST_RUN", run},
           {"HOLDFAST_DIRECTORY", directory},
           {"HOLDFAST_STEP", std::to_string(news.step)},

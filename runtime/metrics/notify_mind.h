@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "runtime/core/json.h"
 #include "runtime/run/news.h"
@@ -33,13 +34,17 @@ class NotifyMind {
     // Whether the end of a start is the end of the run; where a launcher decides, it says when that is: tell_end().
     bool ends_with_start = true;
   };
-  NotifyMind(Settings settings, std::uint64_t left_out) : settings_(settings), left_out_(left_out) {}
+  // Goes on from what the teller before has left out, and from the id that it knew.
+  NotifyMind(Settings settings, std::uint64_t left_out, std::string run = {})
+      : settings_(settings), left_out_(left_out), run_(std::move(run)) {}
 
   // Takes the next event of the log. Times are of a monotonic clock.
   std::optional<Notification> take(const Json& event, std::int64_t now_ns);
   // Returns a heartbeat if one is due.
   std::optional<Notification> beat(std::int64_t now_ns, std::int64_t now_us);
   Notification tell_end(News news);
+  // Counts a notice that could not be told any more as left out.
+  void leave_out(const Notification& notice);
   std::uint64_t left_out() const { return left_out_; }
   const std::string& run() const { return run_; }  // id; empty: not known yet
 

@@ -107,9 +107,30 @@ TEST(NotifyMind, AHeartbeatNeedsSteps) {
   static_cast<void>(mind.take(step, 0));
   static_cast<void>(mind.take(event("finish", R"(,"state":"finished","step":5)"), 0));
   EXPECT_FALSE(mind.beat(9 * second_ns, 0).has_value()) << "the run is over";
+  static_cast<void>(mind.take(event("start", R"(,"run":"abc","ranks":4,"resumed_from_step":5)"), 0));
+  static_cast<void>(mind.take(step, 0));
+  EXPECT_TRUE(mind.beat(10 * second_ns, 0).has_value()) << "it has gone on";
   NotifyMind silent({}, 0);
   static_cast<void>(silent.take(step, 0));
   EXPECT_FALSE(silent.beat(second_ns, 0).has_value()) << "off";
+}
+
+TEST(NotifyMind, TheSentenceIsOneBoundedLine) {
+  std::string sentence = "a\nb\tc";
+  for (int i = 0; i < 1000; ++i) sentence += "\u20ac";
+  const std::string told = variables_of({.news = {.kind = "fault", .sentence = sentence}}, "abc", "runs/a")
+                               .at("HOLDFAST_SENTENCE");
+  EXPECT_EQ(told.substr(0, 5), "a b c");
+  EXPECT_LE(told.size(), 2000U);
+  EXPECT_EQ(told.substr(told.size() - 3), "\u20ac");
+}
+
+TEST(NotifyMind, WhatCouldNotBeToldIsLeftOut) {
+  NotifyMind mind({}, 0, "abc");
+  EXPECT_EQ(mind.run(), "abc");
+  mind.leave_out({.news = {.kind = "fault"}, .left_out = 2});
+  mind.leave_out({.news = {.kind = heartbeat_kind}, .left_out = 1});
+  EXPECT_EQ(mind.tell_end({.state = "failed"}).left_out, 4U);
 }
 
 TEST(NotifyMind, TheEnvironmentIsSafeAndComplete) {
