@@ -184,9 +184,16 @@ void RunJournal::begin_listening() {
   };
   const Result<std::string> where = listen();
   if (where.ok()) return progress_->say("metrics: " + *where);
+  stop_listening();
   listening_failed_ = true;
   print_message("metrics.listen: {}. The run goes on, and RUN/metrics.prom has the metrics",
                 where.error().message);
+}
+
+// Leaves no address behind at which nobody answers.
+void RunJournal::stop_listening() {
+  server_.reset();
+  static_cast<void>(env().remove(paths().metrics_address()).ok());
 }
 
 // Puts before the log what counts its lines, unless that is off.
@@ -388,6 +395,7 @@ void RunJournal::end(const RunEnd& end, std::uint64_t step, Worker* worker) {
   if (refused && setup_.makes_directory && remove_unused_directory(env(), paths())) setup_.claim.reset();
   if (setup_.claim != nullptr && (begun || may_record_failure(env(), paths()))) record_end(end, step, worker);
   if (notifier_ != nullptr) notifier_->finish({});
+  if (server_ != nullptr) stop_listening();
 }
 
 void RunJournal::record_end(const RunEnd& end, std::uint64_t step, Worker* worker) {

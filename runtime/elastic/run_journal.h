@@ -84,6 +84,7 @@ class RunJournal {
   void post(std::function<void()> work);
   void begin_notices();
   void begin_listening();
+  void stop_listening();
   std::unique_ptr<LineSink> with_metrics(std::unique_ptr<LineSink> log);
   void begin_epoch(Worker& worker, RecoveryInventory& known, double ranks);
   Result<void> begin_log(const Worker& worker, const TransportChoice& transport);

@@ -18,6 +18,24 @@ namespace {
 
 constexpr std::int64_t client_look_ms = 200, answering_look_ms = 5;
 
+// Makes the file with a token, whole, unless another process does so at the same time.
+Result<void> make_token(Env& env, const std::string& path) {
+  const auto digits_of = [&env] {
+    const Secret secret = Secret::draw(env);
+    std::string digits;
+    for (const std::byte byte : secret.bytes())
+      digits += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
+    return digits;
+  };
+  constexpr std::size_t name_digits = 16;
+  const std::string temporary = path + ".tmp." + digits_of().substr(0, name_digits);
+  HF_TRY_VOID(write_private_file(temporary, digits_of() + "\n"));
+  const Result<void> linked = env.link(temporary, path);
+  static_cast<void>(env.remove(temporary).ok());
+  HF_TRY(const FileStatus status, env.status(path));
+  return status.exists ? Result<void>() : linked;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<MetricsServer>> MetricsServer::listen(Env& env, const NetworkAddress& address,
@@ -110,11 +128,11 @@ Result<std::string> metrics_token(Env& env, const RunPaths& paths) {
   const std::string path = paths.metrics_token();
   HF_TRY(const FileStatus status, env.status(path));
   if (!status.exists) {
-    const Secret secret = Secret::draw(env);
-    std::string digits;
-    for (const std::byte byte : secret.bytes())
-      digits += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
-    HF_TRY_VOID(write_private_file(path, digits + "\n"));
+    HF_TRY_VOID(make_token(env, path));
+  }
+  if (is_of_another_user(path)) {
+    return fail(ExitCode::config,
+                "{} is of another user, who knows it; remove it, and the next start makes another one", path);
   }
   if (others_may_read(path)) {
     return fail(

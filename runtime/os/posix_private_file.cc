@@ -28,4 +28,9 @@ bool others_may_read(const std::string& path) {
   return ::lstat(path.c_str(), &status) == 0 && (status.st_mode & of_others) != 0;
 }
 
+bool is_of_another_user(const std::string& path) {
+  struct stat status = {};
+  return ::lstat(path.c_str(), &status) == 0 && status.st_uid != ::geteuid();
+}
+
 }  // namespace holdfast::os

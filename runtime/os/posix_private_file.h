@@ -12,5 +12,7 @@ namespace holdfast::os {
 Result<void> write_private_file(const std::string& path, const std::string& text);
 // Returns whether others than its owner may read the file.
 bool others_may_read(const std::string& path);
+// Returns whether the file is there and another user's.
+bool is_of_another_user(const std::string& path);
 
 }  // namespace holdfast::os

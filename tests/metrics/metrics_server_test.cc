@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/temporary_directory.h"
@@ -35,8 +36,14 @@ class MetricsServerTest : public testing::Test {
   // Returns what comes until the end of the connection.
   std::string all_of(Connection& connection) {
     std::string text;
-    std::byte one{};
-    while (connection.receive(std::span(&one, 1), 8'000).ok()) text += static_cast<char>(one);
+    std::vector<std::byte> piece(std::size_t{64} << 10);
+    const std::int64_t until_ns = env_.monotonic_ns() + 8'000'000'000;
+    while (env_.monotonic_ns() < until_ns) {
+      const Result<std::size_t> count = connection.receive_some(piece);
+      if (!count.ok()) break;
+      text.append(reinterpret_cast<const char*>(piece.data()), *count);
+      if (*count == 0) env_.sleep_us(1'000);
+    }
     return text;
   }
   std::string asked(const std::string& text) { return all_of(*client(text)); }
@@ -95,6 +102,28 @@ TEST(MetricsListen, Addresses) {
   for (const char* bad :
        {"9400", "n0:9400", "127.0.0.1", "127.0.0.1:", "127.0.0.1:99999", "127.0.0.1:9400/metrics"})
     EXPECT_EQ(listen_address_of(bad).error().code, ExitCode::config) << bad;
+}
+
+// Two that make it at the same time, as a start and a command, have the same one, and nothing else is left.
+TEST(MetricsListen, ManyMakeOneToken) {
+  Env& env = posix_env();
+  for (int round = 0; round < 20; ++round) {
+    const TemporaryDirectory folder;
+    const RunPaths paths{folder.path()};
+    std::vector<std::string> tokens(4);
+    {
+      std::vector<std::jthread> makers;
+      makers.reserve(tokens.size());
+      for (std::string& token : tokens)
+        makers.emplace_back([&env, &paths, &token] {
+          const Result<std::string> made = metrics_token(env, paths);
+          token = made.ok() ? *made : made.error().message;
+        });
+    }
+    EXPECT_EQ(tokens[0].size(), 64U);
+    EXPECT_THAT(tokens, testing::Each(tokens[0]));
+    EXPECT_EQ(env.list(folder.path())->size(), 1U);
+  }
 }
 
 TEST(MetricsListen, TheTokenIsOfTheRunAndASecret) {

@@ -227,6 +227,7 @@ class ListenTest(unittest.TestCase):
             each.close()
         start.expect_exit(0)
         self.assertFalse((run.directory / "metrics_token").exists(), "on loopback there is none")
+        self.assertFalse((run.directory / "metrics_address").exists(), "nobody answers there any more")
 
     def test_elsewhere_a_scraper_needs_the_token(self):
         run = self.scene.run("locked", [*SLOW, "--metrics.listen=:0"])
