@@ -36,6 +36,11 @@ Result<void> MetricsSink::insist(std::string_view line) {
   note_others();
   Result<void> written = log_->insist(line);
   insisted_.emplace_back(line);
+  const bool is_cheap = settings_.page != nullptr && !is_behind_;
+  if (is_cheap) {
+    count_insisted();
+    show();
+  }
   return written;
 }
 
@@ -116,6 +121,7 @@ void MetricsSink::count(std::string_view line) {
   book_.take(event);
   counted_bytes_ += line.size() + 1;
   is_new_ = true;
+  is_urgent_ = is_urgent_ || event_kind(event) != StepEvent::kind;
   if (!tensorboard_.has_value()) return;
   tensorboard_->take(event);
   tensorboard_->flush();
@@ -129,12 +135,12 @@ void MetricsSink::count_insisted() {
   }
 }
 
-// Puts the metrics on the page where what is there is old.
+// Puts the metrics on the page where what is there is old, or more than another step has happened.
 void MetricsSink::show() {
   constexpr std::int64_t oldest_ns = 1'000'000'000;
   if (settings_.page == nullptr) return;
   const std::int64_t now_ns = env_->monotonic_ns();
-  if (shown_ns_.has_value() && now_ns - *shown_ns_ < oldest_ns) return;
+  if (!std::exchange(is_urgent_, false) && shown_ns_.has_value() && now_ns - *shown_ns_ < oldest_ns) return;
   shown_ns_ = now_ns;
   settings_.page->set(book_.text());
 }

@@ -34,7 +34,7 @@ class MetricsSink final : public LineSink {
     std::int64_t every_ms = 0;  // between two writes of metrics.prom; 0: none
     bool tensorboard = false;
     std::shared_ptr<MetricsPage> page =
-        {};  // shows the metrics, too, a second old at most; null: there is none
+        {};  // shows the metrics, too: a step's for a second at most not yet; null: there is none
     // Returns false when the run directory belongs to another writer by now; may be null.
     std::function<bool()> may_write = {};
   };
@@ -70,7 +70,8 @@ class MetricsSink final : public LineSink {
   std::optional<Result<LogReader>> others_ = {};  // the log when they had
   std::vector<std::string> insisted_ = {};        // lines that are not counted: somebody waited for each
   std::optional<std::int64_t> written_ns_ = {}, shown_ns_ = {};
-  bool is_new_ = false;  // the book knows more than the file
+  bool is_new_ = false;     // the book knows more than the file
+  bool is_urgent_ = false;  // and than the page, of what is no step: no other line may follow it soon
 };
 
 }  // namespace holdfast::metrics

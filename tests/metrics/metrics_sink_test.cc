@@ -63,6 +63,25 @@ TEST_F(MetricsSinkTest, CountersAreOfTheWholeRun) {
   EXPECT_EQ(env_.list(paths_.tensorboard())->size(), 2U) << "one file for each start";
 }
 
+// What no other line may follow soon is shown at once, and steps when they are due.
+TEST_F(MetricsSinkTest, ThePageShowsFaultsAtOnce) {
+  const auto page = std::make_shared<MetricsPage>();
+  MetricsSink sink(env_, std::make_unique<EventLog>(env_, paths_.events()),
+                   {.paths = paths_, .every_ms = 0, .page = page});
+  step(sink, 1);
+  step(sink, 2);
+  EXPECT_THAT(*page->get(), HasSubstr("\nholdfast_step 1\n"));
+  const auto line_of = [&](const char* reason) {
+    EventLine line;
+    return std::string(
+        put_event(FaultEvent{.time_us = env_.wall_time_us(), .step = 2, .reason = reason}, line).end());
+  };
+  EXPECT_TRUE(sink.append(line_of("x")).ok());
+  EXPECT_THAT(*page->get(), HasSubstr("\nholdfast_events_total{kind=\"fault\"} 1\n"));
+  EXPECT_TRUE(sink.insist(line_of("y")).ok());
+  EXPECT_THAT(*page->get(), HasSubstr("\nholdfast_events_total{kind=\"fault\"} 2\n"));
+}
+
 // A writer goes on from the state of the one before, so that it reads no more of a long log than its end, and knows the steps
 // that it makes again.
 TEST_F(MetricsSinkTest, ALongLogIsNotReadAgain) {
