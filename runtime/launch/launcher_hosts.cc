@@ -39,7 +39,8 @@ Result<LaunchShape> Launcher::next_shape() {
     const LaunchMind::Choice choice = mind_->choose(env_->monotonic_ns());
     tell_news();
     if (choice.starts) {
-      waited_ms_ = begin_ns >= 0 ? (env_->monotonic_ns() - begin_ns) / 1'000'000 : 0;
+      // Starts that fail before a step are one restart with the one before.
+      if (begin_ns >= 0 && failed_ns_ >= 0) waited_ms_ += (env_->monotonic_ns() - begin_ns) / 1'000'000;
       hosts_ = choice.hosts;
       // The config of the run, which a narrower layout needs, may not be readable at this moment.
       if (const std::optional<StartLayout> layout = layout_on(hosts_, mind_->min_ranks());
