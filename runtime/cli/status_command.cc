@@ -43,7 +43,7 @@ constexpr const char* status_usage =
     "  --watch          draw it anew until the run is over, or Ctrl-C; where the output is no terminal, "
     "print it "
     "anew\n"
-    "  --every SECONDS  between two looks, 1 when left out\n";
+    "  --every SECONDS  between two looks, 1 when left out, a day at most\n";
 
 // Returns the processes of this host that are known to be ranks of the run: its writer, and those that
 // reported to a launcher.
@@ -110,7 +110,7 @@ class RunFollower {
     run_.own_host = env.host_name();
   }
 
-  // Error: the directory is none of a run, or its log cannot be read.
+  // Error: the directory is none of a run. A log that cannot be read now is said with the rest.
   Result<void> look() {
     HF_TRY_VOID(expect_run_directory(*env_, paths_));
     run_.status = read_status(*env_, paths_);
@@ -119,7 +119,8 @@ class RunFollower {
     run_.holder_unknown = holder.ok() ? "" : holder.error().message;
     const auto take = [this](const Json& event) { run_.take(event); };
     const Result<void> read = log_.read_new([&](std::string_view lines) { for_each_event(lines, take); });
-    if (!read.ok() && read.error().code != ExitCode::config) return read;  // none so far
+    const bool is_none = !read.ok() && read.error().code == ExitCode::config;  // so far
+    run_.log_unreadable = read.ok() || is_none ? "" : read.error().message;
     if (run_.steps == 0) read_steps();
     run_.left_out = read_host_rows(*env_, paths_).hosts;
     run_.here = ranks_here(*env_, processes_here(*env_, run_, paths_));
@@ -160,7 +161,8 @@ class RunFollower {
 // Draws the lines over those before on a terminal, and below them elsewhere.
 void draw(const std::vector<std::string>& lines, const std::optional<TerminalSize>& terminal, bool is_first) {
   std::string text = !terminal.has_value() ? (is_first ? "" : "\n") : is_first ? "\x1b[2J\x1b[H" : "\x1b[H";
-  for (const std::string& line : lines) text += line + (terminal.has_value() ? "\x1b[K\r\n" : "\n");
+  // A line is erased before it is written: behind its last column that would take the last character.
+  for (const std::string& line : lines) text += terminal.has_value() ? "\x1b[K" + line + "\r\n" : line + "\n";
   if (terminal.has_value()) text += "\x1b[J";
   fmt::print("{}", text);
 }
@@ -170,10 +172,9 @@ Result<void> watch(Env& env, RunFollower& follower, double every_seconds) {
   const bool has_colors = env.variable("NO_COLOR").empty();
   for (bool is_first = true;; is_first = false) {
     const std::optional<TerminalSize> terminal = terminal_size(stdout);
-    const TerminalSize size = terminal.value_or(TerminalSize{.columns = 0, .rows = 1});
     draw(watch_lines(follower.run(), env.wall_time_us(),
-                     {.columns = size.columns,
-                      .rows = size.rows - 1,
+                     {.columns = terminal.has_value() ? terminal->columns : 0,
+                      .rows = terminal.has_value() ? std::max(terminal->rows - 1, 1) : 0,
                       .has_colors = terminal.has_value() && has_colors}),
          terminal, is_first);
     HF_TRY_VOID(finish_output());
@@ -200,7 +201,8 @@ Result<void> status(const std::vector<std::string>& words) {
   Env& env = posix_env();
   RunFollower follower(env, arguments.positional(0));
   HF_TRY_VOID(follower.look());
-  if (arguments.has("watch")) return watch(env, follower, every_seconds);
+  constexpr double every_seconds_max = 86'400;
+  if (arguments.has("watch")) return watch(env, follower, std::min(every_seconds, every_seconds_max));
   const RunSummary& run = follower.run();
   fmt::print("{}", arguments.has("json") ? to_json(run).dump_any() + "\n"
                                          : printable(to_text(run, env.wall_time_us())));

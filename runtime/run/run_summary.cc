@@ -215,6 +215,7 @@ std::string activity_of(const SlotView& slot, std::int64_t now_ns) {
 
 std::string to_text(const RunSummary& run, std::int64_t now_us) {
   std::string text = fmt::format("{}  {}\n", run.directory, state_sentence(run));
+  if (!run.log_unreadable.empty()) text += fmt::format("log       {}\n", run.log_unreadable);
   if (run.newest.has_value()) {
     const RunSummary::Step& step = *run.newest;
     const std::string loss =
@@ -325,6 +326,7 @@ Json to_json(const RunSummary& run) {
   json["run"] = run.run_id;
   json["state"] = run.status.state;
   if (run.holder_unknown.empty()) json["running"] = run.holder.has_value();
+  if (!run.log_unreadable.empty()) json["log_unreadable"] = run.log_unreadable;
   json["ranks"] = run.ranks;
   json["generation"] = run.generation;
   json["starts"] = run.starts;

@@ -98,6 +98,7 @@ struct RunSummary {
   RunStatus status = {};
   std::optional<std::string> holder = {};  // none: nobody has the run
   std::string holder_unknown = {};         // a sentence, where it cannot be told
+  std::string log_unreadable = {};         // a sentence: what the log has said is older than the rest
   std::uint64_t steps = 0;                 // of the whole run; 0: not known
   std::uint64_t generation = 0;
   int ranks = 0;

@@ -241,6 +241,7 @@ std::string cut_to(std::string_view text, int columns) {
 
 std::vector<std::string> watch_lines(const RunSummary& run, std::int64_t now_us, const WatchLook& look) {
   std::vector<ToneText> lines = {head_of(run), {Tone::plain, step_text(run, now_us)}};
+  if (!run.log_unreadable.empty()) lines.push_back({Tone::bad, "log       " + run.log_unreadable});
   if (run.newest.has_value()) lines.push_back({Tone::plain, numbers_text(*run.newest)});
   if (std::optional<ToneText> rate = rate_of(run); rate.has_value()) lines.push_back(*std::move(rate));
   for (ToneText& line : broken("time      " + time_sentence(run.incidents.times_us()), look.columns))

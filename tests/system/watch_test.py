@@ -95,6 +95,30 @@ class WatchTest(unittest.TestCase):
             refused = harness.call_program("status", run.directory, *words)
             self.assertEqual((refused.returncode, sentence in refused.stdout), (2, True), refused)
 
+    def test_a_log_that_cannot_be_read_is_said(self):
+        run = self.scene.run("unreadable", ["--training.steps=6"])
+        run.start(1).expect_exit(0)
+        log = run.directory / "events.jsonl"
+        log.rename(run.directory / "kept")
+        log.mkdir()
+        for words in ([], ["--watch"]):
+            told = harness.call_program("status", run.directory, *words)
+            self.assertEqual(told.returncode, 0, told.stdout)
+            self.assertRegex(told.stdout, r"\nlog       .*events\.jsonl")
+            self.assertIn("finished", told.stdout)
+        self.assertIn("events.jsonl", json.loads(harness.program_output("status", run.directory, "--json"))["log_unreadable"])
+
+    def test_a_line_as_wide_as_the_terminal_keeps_its_last_column(self):
+        run = self.scene.run("wide", ["--training.steps=6"])
+        run.start(1).expect_exit(0)
+        for rows in (30, 1):
+            process, master = on_a_terminal("status", run.directory, "--watch", environment=dict(os.environ, NO_COLOR="1"), columns=40, rows=rows)
+            text = read_all(process, master)
+            self.assertEqual(process.wait(), 0)
+            lines = text.removeprefix("\x1b[2J\x1b[H").removesuffix("\x1b[J").split("\r\n")[:-1]
+            self.assertTrue(all(re.fullmatch(r"\x1b\[K[^\x1b]*", line) for line in lines), text)
+            self.assertEqual(len(lines) == 1, rows == 1, text)
+
     def test_no_colors(self):
         run = self.scene.run("colors", ["--training.steps=6"])
         run.start(1).expect_exit(0)
