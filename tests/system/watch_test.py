@@ -81,12 +81,16 @@ class WatchTest(unittest.TestCase):
         self.assertTrue(start.wait_for_step(5), start.output())
         process = subprocess.Popen([harness.PROGRAM, "status", run.directory, "--watch", "--every=0.2"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                    text=True)
-        time.sleep(1.5)
+        text = ""
+        for line in process.stdout:
+            text += line
+            if text.count("\ntime ") == 3:
+                break
         process.send_signal(signal.SIGINT)
-        text = process.communicate(timeout=20)[0]
+        text += process.communicate(timeout=20)[0]
         self.assertEqual(process.returncode, 0, text)
         self.assertNotIn("\x1b", text)
-        self.assertGreater(text.count("\ngoodput") + text.count("\ntime      goodput"), 2, text)
+        self.assertGreater(text.count("\ntime      goodput"), 2, text)
         start.expect_exit(0)
         again = harness.call_program("status", run.directory, "--watch")
         self.assertEqual(again.returncode, 0, again.stdout)
@@ -148,7 +152,7 @@ class WatchTest(unittest.TestCase):
         self.assertGreater(seconds["saving"], 0)
         if any(event["event"] == "finish" and event["exit_code"] == 75 for event in events):
             self.assertGreater(seconds["paused"], 1.9)
-            self.assertGreater(told["goodput"], 0.2 * seconds["training"] / wall)
+            self.assertAlmostEqual(told["goodput"], seconds["training"] / (wall - seconds["paused"]), delta=0.01)
         in_metrics = dict(re.findall(r'holdfast_time_seconds\{run="\w+",use="([^"]+)"\} (\S+)', harness.program_output("metrics", run.directory)))
         self.assertEqual({name: float(value) for name, value in in_metrics.items()}, seconds)
 
@@ -174,7 +178,8 @@ class NotifyTest(unittest.TestCase):
         run = self.scene.run("alone", [*SLOW, self.noting("alone"), "--notify.heartbeat=200ms"])
         run.start(2, faults="step.before_reduce@50:1=kill,step.begin@40=sleep:1500").expect_exit(0)
         told = self.told("alone")
-        kinds = [each["event"] for each in told if each["event"] != "heartbeat"]
+        # What a busy machine brings besides is not of this test.
+        kinds = [each["event"] for each in told if each["event"] not in ("heartbeat", "straggler", "health")]
         self.assertEqual(kinds, ["start", "fault", "recovery", "finish"], told)
         self.assertIn("heartbeat", [each["event"] for each in told])
         fault = next(each for each in told if each["event"] == "fault")
