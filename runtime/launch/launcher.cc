@@ -138,11 +138,12 @@ void Launcher::tell_end(const Result<ExitCode>& end) {
                      : code == ExitCode::saved ? "saved"
                                                : FinishEvent::failed,
             .exit_code = static_cast<int>(code)};
+  constexpr std::int64_t killing_ms = 500;
   // With a notice this process must have ended, too, when it is over.
   notifier_->finish(std::move(news),
-                    stop_->requested()
-                        ? std::clamp<std::int64_t>(stop_->left_to_end_ms() / 2, 1, Notifier::end_patience_ms)
-                        : Notifier::end_patience_ms);
+                    stop_->requested() ? std::clamp<std::int64_t>((stop_->left_to_end_ms() - killing_ms) / 2,
+                                                                  1, Notifier::end_patience_ms)
+                                       : Notifier::end_patience_ms);
 }
 
 Result<ExitCode> Launcher::run_to_end() {

@@ -202,6 +202,16 @@ class NotifyTest(unittest.TestCase):
         self.assertIn("fault", kinds, told)
         self.assertGreaterEqual(kinds.count("start"), 2, told)
 
+    def test_a_command_that_hangs_does_not_outlast_the_notice(self):
+        run = self.scene.run("noticed", [*SLOW, "--notify.command=sleep 1000"])
+        words = [str(harness.PROGRAM), "launch", "-np", "2", "--notice", "6", str(self.scene.config), f"--run.directory={run.directory}", *run.overrides]
+        start = run.start_command(words, faults="step.begin@20=sleep:2000")
+        self.assertTrue(start.wait_for_step(8), start.output())
+        begin = time.monotonic()
+        start.signal(signal.SIGTERM)
+        start.expect_exit(75)
+        self.assertLess(time.monotonic() - begin, 7)
+
     def test_a_command_that_hangs_or_fails_costs_no_step(self):
         plain = self.scene.run("plain", ["--training.steps=12"])
         plain.start(1).expect_exit(0)
