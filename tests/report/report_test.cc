@@ -118,10 +118,12 @@ TEST(RunHistory, CountsStartsThatDiedOrFailed) {
 
 TEST(RunHistory, ShowsUnitsForPeople) {
   const RunHistory history = parse_history(
-      "{\"event\":\"finish\",\"step\":4,\"data_bytes_sent\":1610612736,\"gradient_exposed_ms\":1.25,\"exit_"
-      "code\":0}");
-  ASSERT_EQ(history.events.size(), 1u);
+      "{\"event\":\"other\",\"step\":4,\"data_bytes_sent\":1610612736,\"gradient_exposed_ms\":1.25,\"exit_"
+      "code\":0}\n"
+      "{\"event\":\"finish\",\"step\":4,\"data_bytes_sent\":1610612736,\"exit_code\":0}");
+  ASSERT_EQ(history.events.size(), 2u);
   EXPECT_EQ(history.events[0].details, "data bytes sent 1.50 GiB, gradient exposed 1.2 ms, exit code 0");
+  EXPECT_EQ(history.events[1].details, "exit code 0");  // the counters of an end are in the log
 }
 
 TEST(RunHistory, SurvivesForeignLines) {
