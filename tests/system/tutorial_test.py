@@ -44,7 +44,7 @@ class TutorialTest(unittest.TestCase):
             print(f"\n{done.stdout}{time.monotonic() - begun:.0f} s")
             self.assertEqual(done.returncode, 0, done.stdout)
             self.assertIn("not running: its last start was killed", done.stdout)
-            self.assertRegex(done.stdout, r"resuming from .*step \d+\)")
+            self.assertRegex(done.stdout, r"resuming from .*step \d+")
             self.assertEqual(done.stdout.count("holdfast: all steps are done"), 2)
             self.assertIn('"ranks_before":3,"ranks_after":2', done.stdout.replace(" ", ""))
             self.assertEqual(len(set(re.findall(r"^weights +(\w+)$", done.stdout, re.MULTILINE))), 1)
