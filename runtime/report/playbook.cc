@@ -169,10 +169,9 @@ bool says(const FaultEntry& fault, std::string_view words) {
 
 // Returns the entry of a fault beside which training went on.
 const PlaybookEntry& entry_aside(const FaultEntry& fault) {
-  if (fault.noticed.starts_with(FaultEvent::replica)) return entry("replica-failed");
-  if (fault.noticed.starts_with(FaultEvent::upload)) return entry("upload-failed");
-  if (fault.what == FaultEvent::growth || fault.noticed.starts_with(FaultEvent::spare))
-    return entry("growth-failed");
+  if (fault.what == FaultEvent::replica) return entry("replica-failed");
+  if (fault.what == FaultEvent::upload) return entry("upload-failed");
+  if (fault.what == FaultEvent::growth || fault.what == FaultEvent::spare) return entry("growth-failed");
   return entry("save-failed");
 }
 

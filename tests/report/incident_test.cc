@@ -284,11 +284,12 @@ TEST(Playbook, EveryKindOnceWithAnAnswer) {
 TEST(Playbook, EveryKindThatALogCanHaveIsFound) {
   std::set<std::string_view> found;
   const auto fault = [&](FaultLevel level, const std::string& who, const std::string& noticed,
-                         bool lost_host = false) {
+                         bool lost_host = false, const std::string& what = "rank") {
     FaultEntry entry;
     entry.level = level;
     entry.who = who;
     entry.noticed = noticed;
+    entry.what = what;
     found.insert(playbook_entry(entry, nullptr, lost_host).kind);
   };
   fault(FaultLevel::in_place, "rank 1 (host a)", "rank 0 lost rank 1: its process or host died");
@@ -298,7 +299,7 @@ TEST(Playbook, EveryKindThatALogCanHaveIsFound) {
   fault(FaultLevel::restart, "", "too few ranks are left");
   fault(FaultLevel::launch, "", "the start ended without a word");
   for (const char* what : {"save", "replica", "upload", "spare"})
-    fault(FaultLevel::none, "", fmt::format("{}: no room", what));
+    fault(FaultLevel::none, "", "no room", false, what);
   for (const auto& [kind, of] : {std::pair{"nonfinite", "loss"},
                                  {"exploded", "loss"},
                                  {"spike", "loss"},
