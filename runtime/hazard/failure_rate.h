@@ -55,7 +55,7 @@ struct FailureHistory {
   double running_seconds = 0.0;
 };
 
-// What is believed of the MTBF of a whole run before its history is looked at.
+// RatePrior is what is believed of the MTBF of a whole run before its history is looked at.
 struct RatePrior {
   double mtbf_seconds = day_seconds;
   double weight = assumed_weight;  // in failures: how many it takes to outweigh the prior
@@ -64,7 +64,7 @@ struct RatePrior {
 
   static constexpr double assumed_weight = 0.25, stated_weight = 1.0;
 };
-// What a config says of failures; 0: not stated.
+// StatedHazard is what a config says of failures; 0: not stated.
 struct StatedHazard {
   double run_mtbf_seconds = 0.0;   // of the whole run
   double device_mtbf_hours = 0.0;  // of one device

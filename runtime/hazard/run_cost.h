@@ -1,4 +1,4 @@
-// What a run costs in time and money, with its failures. Pure.
+// Computes what a run costs in time and money, with its failures. Pure.
 //
 // T is the time that the steps take by themselves, o the overhead of saves as a share of it, M the MTBF of the run. A
 // share p_i of the failures has reach i (a process, a host, all hosts) and costs l_i of work that is computed again, r_i of

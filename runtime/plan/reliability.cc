@@ -26,7 +26,7 @@ constexpr double process_recovery_seconds = 6.0, host_recovery_seconds = 65.0;
 // Waiting for a save on an H200, in seconds for each GB of a rank; a processor copies and writes at 1 GB/s. A host's disk or its
 // share of one takes 1 GB/s.
 constexpr double gpu_save_seconds_per_gb = 0.022, cpu_save_seconds_per_gb = 1.0, disk_seconds_per_gb = 1.0;
-// Without fault tolerance: a checkpoint an hour, for which training stands still, and somebody who starts the job again.
+// A job without fault tolerance stands still for a checkpoint each hour, and somebody starts it again.
 constexpr double by_hand_interval_seconds = hour_seconds, by_hand_restart_seconds = 900.0;
 
 double median_of(std::vector<double> values) {

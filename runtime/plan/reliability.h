@@ -1,4 +1,4 @@
-// What a planned run costs when things fail: failures to expect, what each takes, spares, the expected training time ratio and
+// Plans what a run costs when things fail: failures to expect, what each takes, spares, the expected training time ratio and
 // the price, with and without fault tolerance. The arithmetic is runtime/hazard; this puts in what the run has measured
 // (RunFigures) and, where it has not, stated priors, and says which. Pure but for read_run_figures().
 #pragma once
@@ -17,8 +17,8 @@
 
 namespace holdfast::plan {
 
-// What the events of a run say. Costs of steps and saves are those since its newest start or change of ranks, if it has the
-// ranks of the plan since.
+// RunFigures are what the events of a run say. Costs of steps and saves are those since its newest start or change of
+// ranks, if it has the ranks of the plan since.
 struct RunFigures {
   std::string directory = {};  // empty: the run has not begun
   int ranks = 0;               // that train in it, without spares; 0: unknown
@@ -31,11 +31,11 @@ struct RunFigures {
 // `spares`: elastic.spares, which a start counts among its ranks.
 RunFigures read_run_figures(Env& env, const std::string& directory, int ranks, int spares);
 
-// What the user stated for the plan alone.
+// ReliabilityOptions are what the user stated for the plan alone.
 struct ReliabilityOptions {
   std::string device_kind = {};  // as hazard::device_prior() has it
   double replacement_seconds = day_seconds;
-  // Of a step with a replica less; none: not known, or the run has no replica to spare.
+  // Time of a step with a replica less; none: not known, or the run has no replica to spare.
   std::optional<double> smaller_step_seconds = {};
 };
 
@@ -45,7 +45,7 @@ struct Figure {
   std::string source;  // "measured in runs/a", "assumed: ..."
 };
 
-// How often a tier saves, and what it costs.
+// TierPlan says how often a tier saves, and what it costs.
 struct TierPlan {
   bool exists = false;
   double interval_seconds = 0.0;
