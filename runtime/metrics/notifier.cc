@@ -33,7 +33,7 @@ Told read_told(Env& env, const RunPaths& paths) {
 
 }  // namespace
 
-// What the thread works with.
+// State is what the thread works with.
 class Notifier::State {
  public:
   State(Env& env, Settings settings, Told told)

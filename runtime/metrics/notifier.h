@@ -23,7 +23,7 @@ namespace holdfast::metrics {
 
 class Notifier {
  public:
-  // For what is left at the end, and once more for the end itself.
+  // Time for what is left at the end, and once more for the end itself.
   static constexpr std::int64_t end_patience_ms = 5'000;
   struct Settings {
     RunPaths paths = {};

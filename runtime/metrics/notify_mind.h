@@ -1,6 +1,6 @@
 // NotifyMind: which events of a run notify.command tells people of, and how often. Pure; notifier.h runs the command.
 //
-// Of a slow rank or link the first event and the last one are told. What is more than `at_most` in an hour is left out and
+// The first event of a slow rank or link is told, and the last one. What is more than `at_most` in an hour is left out and
 // counted; the next notice says how much that was. A heartbeat is due only where the run has made a step since the last
 // one, so that a service which waits for it learns of a run that hangs, too. Neither the end of the run nor a heartbeat is
 // ever left out.
@@ -18,7 +18,7 @@
 
 namespace holdfast::metrics {
 
-// What the command is told.
+// Notification is what the command is told.
 struct Notification {
   News news = {};
   std::uint64_t left_out = 0;  // notices before it
@@ -31,7 +31,7 @@ class NotifyMind {
   struct Settings {
     std::int64_t at_most = 30;      // in an hour
     std::int64_t heartbeat_ms = 0;  // 0: none
-    // Whether the end of a start is the end of the run; where a launcher decides, it says when that is: tell_end().
+    // Says whether the end of a start is the end of the run; where a launcher decides, it says when that is: tell_end().
     bool ends_with_start = true;
   };
   // Goes on from what the teller before has left out, and from the id that it knew.

@@ -1,4 +1,4 @@
-// What a scraper that asks for the metrics by HTTP/1.1 is answered. Pure: metrics_server.h moves the bytes.
+// Answers a scraper that asks for the metrics by HTTP/1.1. Pure: metrics_server.h moves the bytes.
 //
 // The head of a request is all that is read of it, and each answer ends its connection. Source: RFC 9112; the content types
 // are those of Prometheus' exposition formats.
