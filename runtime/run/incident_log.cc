@@ -339,7 +339,7 @@ class IncidentReader::State {
     fault.resumed_us = time_us;
   }
 
-  // Where new ranks did not join, and nobody was lost, the ranks go on by the next step without a recovery event.
+  // If new ranks did not join, and nobody was lost, the ranks go on by the next step without a recovery event.
   void close_growths() {
     const auto is_growth = [this](std::size_t index) {
       return ledger_.faults[index].what == FaultEvent::growth;

@@ -38,7 +38,7 @@ struct FaultEntry {
   std::uint64_t lost_steps = 0;  // steps that were computed again
 };
 
-// What the time of a run is spent on: the classes of status, metrics, the summary at the end and the report. Each moment
+// SpanUse is what the time of a run is spent on: the classes of status, metrics, the summary at the end and the report. Each moment
 // is of one class, so that they add up to the wall time.
 enum class SpanUse : std::uint8_t {
   training,  // steps that count, without what is of a class below

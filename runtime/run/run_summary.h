@@ -83,7 +83,7 @@ struct RunSummary {
     int waits_for = -1;  // a rank; -1: all others
     std::string waits_in = {};
   };
-  // Where a rank spent the time of the newest steps that its file has (runtime/health/rank_times.h), of one step.
+  // RankTime says where a rank spent the time of the newest steps that its file has (runtime/health/rank_times.h), of one step.
   struct RankTime {
     int rank = -1;
     std::string host = {};

@@ -63,7 +63,7 @@ class Progress {
                        const RunState& state, std::string_view resumed_from, const StartupTimes& times,
                        const Device& device, std::string_view transport,
                        const std::map<std::string, int>& processors);
-  // What this rank spent time on in a step and before it, as far as it is known.
+  // StepSpending is what this rank spent time on in a step and before it, as far as it is known.
   struct StepSpending {
     std::int64_t saving_ns = 0;  // since the step before
     std::int64_t stall_ns = 0;   // the update waited for a save
