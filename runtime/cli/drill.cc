@@ -168,7 +168,7 @@ std::vector<DrillPlan> plan_drills(const std::vector<std::string>& words, const 
   std::vector<std::string> drill = {program_path(), "launch", "--faults"};
   std::ranges::copy_if(words, std::back_inserter(drill),
                        [](const std::string& word) { return word != "--drill" && word != "--faults"; });
-  // What the drill must not do to the world, and what would end it before its loss.
+  // These keys keep the drill from doing anything to the world, and from ending before its loss.
   for (const char* key : {"checkpoint.upload_command", "checkpoint.upload_shard_command",
                           "checkpoint.download_command", "notify.command", "metrics.listen"})
     drill.push_back(fmt::format("--{}=", key));

@@ -179,7 +179,7 @@ struct CheckpointConfig {
   std::string io = "auto";           // "auto", "io_uring", "threads": runtime/os/io_queue.h
 };
 
-// How often devices fail, before the run has shown it (runtime/hazard/failure_rate.h).
+// HazardConfig says how often devices fail, before the run has shown it (runtime/hazard/failure_rate.h).
 struct HazardConfig {
   double mtbf_hours = 0.0;  // of one device; 0 = the prior of its kind
 };

@@ -52,7 +52,7 @@ SavePlan save_plan(const Config& config) {
 CheckpointNumbers most_checkpoints(const Config& config) {
   const CheckpointConfig& checkpoint = config.checkpoint;
   CheckpointNumbers most{.newest = checkpoint.keep};
-  // As TrainingSaves::keep_what_is_needed() keeps them. Lanes may be on several ranks at any later start.
+  // TrainingSaves::keep_what_is_needed() keeps the same. Lanes may be on several ranks at any later start.
   const VerdictConfig& verdict = config.verdict;
   const bool compares_replicas =
       verdict.audit_every_steps != 0 && config.parallel.lanes > 1 && verdict.on_wrong_rank == "rollback";
@@ -317,7 +317,7 @@ void SaveCadence::choose(Tier& tier) {
     constexpr double rounding = 1e-9;
     if (lost > may_lose * (1.0 + rounding)) tier.most_lost_seconds = lost;
   } else {
-    // Beside the interval, what is lost is the step that was under way and the time until the snapshot counts.
+    // A failure also loses the step that was under way and the time until the snapshot counts.
     const double limit = may_lose - replicated_seconds_.value() - times.step_seconds;
     tier.chosen_steps = steps_within(best, std::max(limit, times.step_seconds), times.step_seconds);
   }

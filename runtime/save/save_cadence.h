@@ -180,8 +180,8 @@ class SaveCadence {
     std::int64_t chosen_steps = 0;  // 0 = not chosen yet
     std::int64_t reported_steps = 0;
     std::uint64_t last_step = 0;  // step after which the newest save of this epoch was begun; 0 = none so far
-    // Of each save: how much longer its steps took, the processor time of its copy, the time that the loop waited when it
-    // began, and its steps.
+    // Medians over saves: how much longer their steps took, the processor time of their copies, the time that the
+    // loop waited when they began, and how many steps were beside them.
     RecentMedian longer_seconds, copy_seconds, stall_seconds, steps_beside;
     LongMedian longer_running_seconds;  // longer_seconds without the time that the loop waited
     double cost_seconds = 0.0;          // of a save, by all of them; smoothed
