@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::int64_t look_us = 10'000;
 constexpr std::int64_t longest_death_ms = 10'000;
+constexpr std::int64_t longest_ending_ms = 2'000;
 
 // Returns the directory of the start that a process belongs to; empty if it belongs to none. `environment`:
 // NAME=value, each followed by a zero byte, as in /proc/ID/environ.
@@ -68,11 +69,29 @@ std::vector<std::unique_ptr<Process>> find_processes(Env& env, const Wanted& wan
   return found;
 }
 
+// Waits for processes that have no variables any more, so that nobody can say whose they are, and may still hold
+// the locks of a start. One that the system holds, of this or of another program, is not waited for to its end.
+void let_end(Env& env) {
+  Processes& processes = env.processes();
+  const auto is_ending = [&](std::int64_t id) {
+    const std::optional<ProcessFacts> facts = processes.facts(id);
+    return facts.has_value() && facts->is_ending && !facts->of_other_user;
+  };
+  const std::int64_t begin_ns = env.monotonic_ns();
+  for (const std::int64_t id : processes.list()) {
+    while (is_ending(id) && env.monotonic_ns() - begin_ns < longest_ending_ms * 1'000'000)
+      env.sleep_us(look_us);
+  }
+}
+
 bool end_processes(Env& env, const Wanted& wanted, std::int64_t grace_ms) {
   const std::int64_t begin_ns = env.monotonic_ns();
   while (true) {
     const std::vector<std::unique_ptr<Process>> left = find_processes(env, wanted);
-    if (left.empty()) return true;
+    if (left.empty()) {
+      let_end(env);
+      return true;
+    }
     const std::int64_t waited_ms = (env.monotonic_ns() - begin_ns) / 1'000'000;
     if (waited_ms > grace_ms + longest_death_ms) return false;
     if (waited_ms >= grace_ms) {

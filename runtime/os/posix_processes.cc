@@ -451,20 +451,25 @@ class PosixProcesses final : public Processes {
   }
 
   static std::optional<ProcessFacts> parse_facts(std::string_view line) {
-    constexpr int parent_field = 4, minor_field = 10, major_field = 12, started_field = 22, memory_field = 23,
-                  resident_field = 24, variables_end_field = 51, exit_status_field = 52;
+    constexpr int parent_field = 4, flags_field = 9, minor_field = 10, major_field = 12, threads_field = 20,
+                  started_field = 22, memory_field = 23, resident_field = 24, variables_end_field = 51,
+                  exit_status_field = 52;
+    constexpr std::uint64_t thread_of_kernel = 0x200000;  // PF_KTHREAD of linux/sched.h
     const std::size_t name_end = line.rfind(") ");
     if (name_end == std::string_view::npos || name_end + 2 >= line.size()) return std::nullopt;
     line.remove_prefix(name_end + 2);
     ProcessFacts facts{.state = line.front()};
-    std::uint64_t memory = 0, resident_pages = 0, variables_end = 0;
+    std::uint64_t flags = 0, memory = 0, resident_pages = 0, variables_end = 0;
+    std::int64_t threads = 0;
     int exit_status = 0;
     for (int field = 3; field <= exit_status_field; ++field) {
       const std::size_t length = std::min(line.find(' '), line.size());
       const auto parse = [&](auto& value) { std::from_chars(line.data(), line.data() + length, value); };
       if (field == parent_field) parse(facts.parent);
+      if (field == flags_field) parse(flags);
       if (field == minor_field) parse(facts.minor_faults);
       if (field == major_field) parse(facts.major_faults);
+      if (field == threads_field) parse(threads);
       if (field == started_field) parse(facts.started_ticks);
       if (field == memory_field) parse(memory);
       if (field == resident_field) parse(resident_pages);
@@ -475,6 +480,7 @@ class PosixProcesses final : public Processes {
     facts.resident_bytes = resident_pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
     // A thread of the kernel and a process that has ended have no memory at all.
     facts.becomes_another_program = memory > 0 && variables_end == 0;
+    facts.is_ending = memory == 0 && (flags & thread_of_kernel) == 0 && (!facts.has_ended() || threads > 1);
     if (facts.state == 'Z' && exit_status != 0) facts.end = end_of_status(exit_status);
     return facts;
   }

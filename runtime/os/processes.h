@@ -71,6 +71,10 @@ struct ProcessFacts {
   // True in the midst of execve, for microseconds: the process has the memory of the new program, and /proc
   // shows its arguments and variables as empty. Never true of a process of another user.
   bool becomes_another_program = false;
+  // True from the moment when a process that ends has given up its memory, and with it the variables in /proc,
+  // until its last thread has ended: till then it may hold descriptors and locks. Its first thread may be a
+  // 'Z' meanwhile.
+  bool is_ending = false;
   // Page faults of all its threads since it started. A major fault waits for a disk.
   std::uint64_t minor_faults = 0, major_faults = 0;
   std::uint64_t resident_bytes = 0;

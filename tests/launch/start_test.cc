@@ -1,7 +1,9 @@
 // What the launcher learns about a start: from its ranks' own words, its processes, its log and its hosts.
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +15,7 @@
 #include "runtime/launch/job.h"
 #include "runtime/launch/run_processes.h"
 #include "runtime/launch/run_progress.h"
+#include "runtime/os/posix_file.h"
 #include "runtime/os/processes.h"
 #include "runtime/run/launch_record.h"
 #include "runtime/run/run_directory.h"
@@ -225,6 +228,30 @@ TEST(RunProcesses, EndsThoseOfTheStartAndNoOther) {
   EXPECT_FALSE(other->wait_ended(0));
   EXPECT_TRUE(end_processes_of_start(posix_env(), "/run/launch/one-more", 0));
   EXPECT_TRUE(other->end()->killed);
+}
+
+// The first thread of a process may be a zombie while others still end, on a busy machine for a long time.
+TEST(RunProcesses, NoneThatEndsHoldsALockAnyMore) {
+  const TemporaryDirectory directory;
+  const std::string lock = directory / "lock";
+  // Its first thread ends alone, and another one half a second later.
+  const std::string program =
+      "import ctypes, fcntl, os, sys, threading, time\n"
+      "lock = open(sys.argv[1], 'w')\n"
+      "fcntl.flock(lock, fcntl.LOCK_SH)\n"
+      "threading.Thread(target=lambda: (time.sleep(0.5), os._exit(0))).start()\n"
+      "ctypes.CDLL(None).syscall(93 if os.uname().machine == 'aarch64' else 60, 0)\n";
+  const Result<std::unique_ptr<Process>> process = posix_env().processes().start(
+      {.arguments = {"python3", "-c", program, lock}, .variables = {{launch_variable, "/run/launch/locks"}}});
+  ASSERT_TRUE(process.ok());
+  Processes& processes = posix_env().processes();
+  const auto facts = [&] { return processes.facts((*process)->id()).value_or(ProcessFacts{}); };
+  while (!facts().has_ended()) posix_env().sleep_us(1'000);
+  EXPECT_TRUE(facts().is_ending);
+  const os::Descriptor own = os::open_descriptor(lock, O_RDWR, 0600);
+  EXPECT_NE(::flock(own.value(), LOCK_EX | LOCK_NB), 0) << "the other thread holds it";
+  EXPECT_TRUE(end_processes_of_start(posix_env(), "/run/launch/locks", 0));
+  EXPECT_EQ(::flock(own.value(), LOCK_EX | LOCK_NB), 0);
 }
 
 TEST(HostCommand, EndsWhatStartsWithTheTokenLeft) {

@@ -352,6 +352,8 @@ TEST(Processes, FactsAreThoseOfProc) {
   ASSERT_TRUE(child->signal(SIGKILL).ok());
   ASSERT_TRUE(child->wait_ended(soon_ms));
   EXPECT_EQ(processes.facts(child->id())->state, 'Z');
+  EXPECT_FALSE(processes.facts(child->id())->is_ending) << "its last thread has ended";
+  EXPECT_FALSE(own->is_ending);
   end_of(*child);
 }
 
