@@ -104,8 +104,9 @@ class HealthOfARunTest(unittest.TestCase):
     def run_that_becomes_sick(self, name, *options):
         self.counter(0)
         run = self.scene.run(name, ["--health.every=100ms", f"--health.host_root={self.scene.directory}/host", *options])
-        start = run.start(2, faults=",".join(f"step.begin@{step}:1=sleep:50" for step in range(10, 60)))
-        self.assertTrue(start.wait_for_step(12), start.output())
+        start = run.start(2, faults=",".join(f"step.begin@{step}:1=sleep:50" for step in range(10, 110)))
+        # Its guard has read the counter at least once by then, and reads it again before the run ends.
+        self.assertTrue(start.wait_for_step(40), start.output())
         self.counter(2)
         start.expect_exit(0)
         return run, start.output(), [event for event in run.events("health") if event["rule"] == "infiniband-down"]
