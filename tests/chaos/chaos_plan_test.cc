@@ -11,6 +11,8 @@
 #include "runtime/config/loader.h"
 #include "runtime/os/env.h"
 #include "runtime/os/fault_point.h"
+#include "runtime/run/launch_record.h"
+#include "tests/support/forwarding_env.h"
 #include "tools/chaos/campaign.h"
 #include "tools/chaos/chaos_run.h"
 
@@ -45,6 +47,75 @@ TEST(ChaosPlan, ASeedRepeatsItsPlan) {
     different.insert(std::move(lines));
   }
   EXPECT_GT(different.size(), 190U);
+}
+
+TEST(ChaosPlan, HasAFaultEachSoManySecondsOfAllKindsInTurn) {
+  ChaosLimits regular = limits();
+  regular.faults = {ChaosFault::kill, ChaosFault::crash, ChaosFault::mpirun_killed, ChaosFault::full_disk,
+                    ChaosFault::stalled_disk};
+  regular.every_us = 600'000'000;
+  regular.faults_max = 12;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    const ChaosPlan plan = plan_chaos(seed, regular);
+    ASSERT_EQ(plan.injections.size(), 12U);
+    std::map<ChaosFault, int> count;
+    for (std::size_t i = 0; i < plan.injections.size(); ++i) {
+      ++count[plan.injections[i].fault];
+      EXPECT_EQ(plan.injections[i].delay_us, 600'000'000);
+      EXPECT_LE(plan.injections[i].step, i + 1) << "only the time makes them wait";
+      EXPECT_TRUE(plan.injections[i].point.empty());
+    }
+    EXPECT_EQ(count.size(), 4U) << "one disk cannot be full and stall";
+    for (const auto& [fault, times] : count) EXPECT_EQ(times, 3) << facts_of(fault).name;
+  }
+}
+
+TEST(ResourceWatch, DescriptorsThatComeAndGoAreNotKept) {
+  const auto use = [](std::uint64_t descriptors) {
+    return ResourceUse{.resident_bytes = 1, .descriptors = descriptors};
+  };
+  std::vector<ResourceUse> looks(20, use(30));
+  looks.back() = looks[3] = use(90);
+  EXPECT_EQ(growth_of(looks).descriptors(), 0);
+  EXPECT_EQ(descriptors_kept({growth_of(looks)}), "");
+  for (std::size_t i = 0; i < looks.size(); ++i) looks[i] = use(30 + 2 * i);
+  ResourceGrowth grown = growth_of(looks);
+  grown.program = "guard";
+  EXPECT_EQ(grown.descriptors(), 30);
+  EXPECT_THAT(descriptors_kept({growth_of({use(1)}), grown}),
+              HasSubstr("(guard) had 30 descriptors at first and 60"));
+}
+
+class ClockEnv final : public ForwardingEnv {
+ public:
+  ClockEnv() : ForwardingEnv(posix_env()) {}
+  std::int64_t monotonic_ns() override { return now_ns_; }
+  void sleep_us(std::int64_t duration_us) override { now_ns_ += duration_us * 1'000; }
+
+ private:
+  std::int64_t now_ns_ = 1;
+};
+
+TEST(ResourceWatch, LooksAtTheProcessesOfAStart) {
+  const Result<std::unique_ptr<Process>> process = posix_env().processes().start(
+      {.arguments = {"sleep", "60"}, .variables = {{launch_variable, "/watched/launch/one"}}});
+  ASSERT_TRUE(process.ok());
+  ClockEnv env;
+  ResourceWatch watch(env);
+  for (int looks = 0; looks < 12; ++looks) {
+    watch.look(posix_env().process_id(), "/watched/launch/one");
+    watch.look(posix_env().process_id(), "/watched/launch/one");  // too soon
+    env.sleep_us(5'000'000);
+  }
+  const std::vector<ResourceGrowth> growths = watch.growths();
+  ASSERT_EQ(growths.size(), 2U);
+  EXPECT_EQ(growths[0].process, posix_env().process_id());
+  EXPECT_EQ(growths[1].process, (*process)->id());
+  EXPECT_EQ(growths[1].program, "sleep");
+  EXPECT_EQ(growths[1].seconds, 55);
+  EXPECT_GT(growths[1].first.resident_bytes, 0U);
+  EXPECT_GE(growths[1].first.descriptors, 3U);
+  EXPECT_EQ(growths[1].descriptors(), 0);
 }
 
 TEST(ChaosPlan, StaysInsideTheLimits) {

@@ -90,6 +90,22 @@ class ChaosTest(unittest.TestCase):
         self.assertTrue((self.directory / "seed-2/events.jsonl").exists(), "the run is kept")
         self.assertEqual(self.result()["each"][0]["right"], False)
 
+    def test_faults_at_times(self):
+        """As many as there is time for, of all kinds in turn; and where the time went, without a gap."""
+        output = self.chaos("--seeds=1..1", "--every=1", "--faults-max=2", "--faults=kill,mpirun_killed", "--layouts=2x1x1",
+                            "--training.steps=200")
+        result = self.result()
+        self.assertEqual((result["runs"], result["right"]), (1, 1), output)
+        run = result["each"][0]
+        self.assertEqual(len({fault["fault"] for fault in run["faults"]}), len(run["faults"]), run["faults"])
+        times = sorted(fault["time_us"] for fault in run["faults"])
+        self.assertTrue(times and all(later - sooner >= 1_000_000 for sooner, later in zip(times, times[1:])), run["faults"])
+        self.assertAlmostEqual(sum(run["seconds"].values()), run["wall_s"], delta=0.001 * run["wall_s"])
+        self.assertAlmostEqual(run["goodput"], result["goodput"])
+        self.assertRegex(output, r"goodput \d\d\.\d\d % of \d+s: training \d")
+        self.assertGreater(run["log_bytes"], 10_000)
+        self.assertIn("goodput", (self.directory / "chaos.html").read_text().lower())
+
     @harness.full
     def test_a_hang_of_the_run_is_found(self):
         """A run that takes longer than its limit is wrong, and nothing of it is left."""
@@ -114,6 +130,8 @@ class ChaosTest(unittest.TestCase):
                 (["--faults=kil"], "chaos: there is no fault kil, did you mean kill?"),
                 (["--seeds=5..3"], "chaos: --seeds must be A..B with A <= B"),
                 (["--seeds=1..2", "--runs=2"], "chaos: --seeds must be A..B"),
+                (["--kills-only", "--every=5"], "--kills-only and --every both say when faults come"),
+                (["--every=5", "--faults=slow_rank"], "it comes at a step, and --every asks for times"),
                 (["--ranks=1"], "--ranks must be a whole number of at least 2"),
                 (["--faults=lost_host"], "none of the faults that --faults names can be made here"),
                 (["--parallel.lanes=1", "--model.layers=1", "--elastic.min_data_parallel=1", "--run=1"], "chaos has no option --run")]:

@@ -14,6 +14,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/machine_facts.h"
 #include "runtime/os/paths.h"
+#include "runtime/report/report_page.h"
 #include "runtime/run/event_reading.h"
 #include "runtime/run/log_reader.h"
 #include "runtime/run/run_history.h"
@@ -256,9 +257,10 @@ class Campaign {
 
   void report(const ChaosRun& run) const {
     const auto again = std::ranges::count(run.ledger.faults, FaultLevel::restart, &FaultEntry::level);
-    say(fmt::format("seed {}: {}; {} fault{}, {} restart{}, {} steps again, {:.1f} s: {}", run.plan.seed,
-                    to_text(run.plan.layout), run.injected.size(), run.injected.size() == 1 ? "" : "s", again,
-                    again == 1 ? "" : "s", run.ledger.lost_steps, static_cast<double>(run.duration_ms) / 1e3,
+    say(fmt::format("seed {}: {}; {} fault{}, {} restart{}, {} steps again, goodput {}, {:.1f} s: {}",
+                    run.plan.seed, to_text(run.plan.layout), run.injected.size(),
+                    run.injected.size() == 1 ? "" : "s", again, again == 1 ? "" : "s", run.ledger.lost_steps,
+                    percent(run.ledger.effective_ratio()), static_cast<double>(run.duration_ms) / 1e3,
                     !run.wrong.empty()   ? "WRONG"
                     : run.excuse.empty() ? "same bits"
                                          : "other bits by a wrong number that no check sees"));
@@ -298,6 +300,8 @@ class Campaign {
       text += fmt::format(" --{} {}", option, shell_word(words));
     if (options_->faults_max != CampaignOptions{}.faults_max)
       text += fmt::format(" --faults-max {}", options_->faults_max);
+    if (options_->every_ms > 0)
+      text += fmt::format(" --every {}", static_cast<double>(options_->every_ms) / 1e3);
     if (!options_->faults.empty()) text += " --faults " + to_list(options_->faults);
     for (const std::string& word : options_->overrides) text += " " + word;
     return text;

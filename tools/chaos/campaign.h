@@ -39,6 +39,7 @@ struct CampaignOptions {
   std::int64_t limit_ms = 0;              // per run; 0: a minute plus ten times the undisturbed run
   std::vector<ChaosFault> faults = {};    // faults to choose from; empty: all but those of numbers
   int faults_max = 4;                     // maximum for a run
+  std::int64_t every_ms = 0;              // between two faults of a run; 0: at steps that the seed draws
   std::string hostfile = {}, hosts = {};  // of `holdfast launch`; at most one
   HostCommands host_commands = {};
   bool kills_only = false;

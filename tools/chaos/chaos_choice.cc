@@ -128,6 +128,7 @@ std::string why_no_number_fault(ChaosFault fault, const Config& config, const Ch
 std::string why_not(ChaosFault fault, const Config& config, const CampaignOptions& options,
                     const ChaosMachine& machine) {
   constexpr const char* other_memory = "what other hosts have in memory would be left";
+  if (options.every_ms > 0 && is_at_place(fault)) return "it comes at a step, and --every asks for times";
   const bool several_hosts = machine.hosts.size() > 1;
   if (const HostFault* of_host = host_fault_of(fault); of_host != nullptr)
     return fault == ChaosFault::sick_host && config.health.preset != "guard"
@@ -254,6 +255,7 @@ Result<ChaosChoice> choose_limits(const Config& resolved, const CampaignOptions&
                    .savings = options.as_configured ? std::vector<std::string>{""} : savings_drawn(),
                    .audits = audits_of(options),
                    .faults_max = options.faults_max,
+                   .every_us = options.every_ms * 1000,
                    .kills_only = options.kills_only};
   for (std::size_t i = 0; i < chaos_fault_kinds; ++i) {
     const auto fault = static_cast<ChaosFault>(i);

@@ -89,6 +89,20 @@ const ChaosFaultFacts& facts_of(ChaosFault fault) {
   return table[static_cast<std::size_t>(fault)];
 }
 
+bool is_at_place(ChaosFault fault) {
+  switch (fault) {
+    case ChaosFault::kill_at_point:
+    case ChaosFault::livelock:
+    case ChaosFault::gpu_fault:
+    case ChaosFault::slow_rank:
+    case ChaosFault::read_error:
+    case ChaosFault::write_error:
+      return true;
+    default:
+      return facts_of(fault).of_numbers;
+  }
+}
+
 Result<std::vector<ChaosFault>> read_faults(std::string_view list) {
   std::vector<std::string_view> names;
   for (std::size_t i = 0; i < chaos_fault_kinds; ++i)

@@ -88,6 +88,8 @@ inline bool is_storage_error(ChaosFault fault) {
   return fault == ChaosFault::read_error || fault == ChaosFault::write_error ||
          fault == ChaosFault::load_error;
 }
+// Returns whether the fault comes at a named place of a step that the seed draws, so that no clock says when.
+bool is_at_place(ChaosFault fault);
 // Returns whether the watchdog has to notice the fault.
 inline bool is_hang(ChaosFault fault) {
   return fault == ChaosFault::hang || fault == ChaosFault::livelock;

@@ -57,14 +57,8 @@ ChaosLayout draw_layout(Draw& draw, const std::vector<ChaosLayout>& layouts) {
   return draw.one_of(robust.empty() || draw.chance(15) ? layouts : robust);
 }
 
-// Swarm testing: which faults exist at all differs from seed to seed, so rare ones are not drowned by others.
-std::vector<ChaosFault> draw_kinds(Draw& draw, const std::vector<ChaosFault>& possible) {
-  std::vector<ChaosFault> kinds;
-  for (const ChaosFault fault : possible) {
-    if (draw.chance(40)) kinds.push_back(fault);
-  }
-  if (kinds.empty()) kinds.push_back(draw.one_of(possible));
-  // A run has one disk, and the one that can stall is another one than the one that can be full.
+// Drops faults of other disks: a run has one, and the one that can stall is another one than the one that can be full.
+std::vector<ChaosFault> on_one_disk(std::vector<ChaosFault> kinds) {
   const bool stalls = std::ranges::find(kinds, ChaosFault::stalled_disk) != kinds.end();
   if (stalls) std::erase(kinds, ChaosFault::full_disk);
   if (std::ranges::find(kinds, ChaosFault::slow_storage) != kinds.end()) {
@@ -72,6 +66,16 @@ std::vector<ChaosFault> draw_kinds(Draw& draw, const std::vector<ChaosFault>& po
     std::erase(kinds, ChaosFault::stalled_disk);
   }
   return kinds;
+}
+
+// Swarm testing: which faults exist at all differs from seed to seed, so rare ones are not drowned by others.
+std::vector<ChaosFault> draw_kinds(Draw& draw, const std::vector<ChaosFault>& possible) {
+  std::vector<ChaosFault> kinds;
+  for (const ChaosFault fault : possible) {
+    if (draw.chance(40)) kinds.push_back(fault);
+  }
+  if (kinds.empty()) kinds.push_back(draw.one_of(possible));
+  return on_one_disk(std::move(kinds));
 }
 
 // Draws steps for the injections, ascending, so that some steps are left at the end.
@@ -280,6 +284,20 @@ void plan_mixture(Draw& draw, const ChaosLimits& limits, ChaosPlan& plan) {
   if (of_numbers) plan.audits = limits.audits;
 }
 
+// Draws one fault after another for a run that is long enough: all kinds in turn, in another order each time.
+void plan_regularly(Draw& draw, const ChaosLimits& limits, ChaosPlan& plan) {
+  std::vector<ChaosFault> kinds;
+  while (std::ssize(plan.injections) < limits.faults_max) {
+    if (kinds.empty()) kinds = on_one_disk(limits.faults);
+    const auto at = draw.between(0, std::ssize(kinds) - 1);
+    const std::uint64_t step = plan.injections.size() + 1;
+    plan.injections.push_back(
+        draw_injection(draw, limits, plan.layout, kinds[static_cast<std::size_t>(at)], step));
+    plan.injections.back().delay_us = limits.every_us;
+    kinds.erase(kinds.begin() + at);
+  }
+}
+
 // Returns the deaths of one start, one after the other: until `left` ranks are dead, then all that remain.
 std::vector<ChaosInjection> deaths_of_start(Draw& draw, const ChaosLimits& limits, const ChaosLayout& layout,
                                             int left) {
@@ -342,7 +360,13 @@ ChaosPlan plan_chaos(std::uint64_t seed, const ChaosLimits& limits) {
   ChaosPlan plan{
       .seed = seed, .layout = draw_layout(draw, limits.layouts), .saving = draw.one_of(limits.savings)};
   if (limits.kills_only) plan.layout = limits.layouts[seed % limits.layouts.size()];
-  limits.kills_only ? plan_kills(draw, limits, plan) : plan_mixture(draw, limits, plan);
+  if (limits.kills_only) {
+    plan_kills(draw, limits, plan);
+  } else if (limits.every_us > 0) {
+    plan_regularly(draw, limits, plan);
+  } else {
+    plan_mixture(draw, limits, plan);
+  }
   return plan;
 }
 

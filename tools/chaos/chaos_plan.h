@@ -27,7 +27,7 @@ struct ChaosLayout {
 struct ChaosInjection {
   ChaosFault fault = ChaosFault::kill;
   // Step after which the injection happens, `delay_us` later: this step or a later one has been made, and at
-  // least one step since the previous injection.
+  // least one step since the previous injection, from which the delay counts then.
   std::uint64_t step = 1;
   std::int64_t delay_us = 0;
   // Index of the victim among the ranks that live then, in their order, modulo their number; with a point,
@@ -68,6 +68,9 @@ struct ChaosLimits {
   std::vector<std::string> savings = {};  // at least one
   std::string audits = {};                // ChaosPlan::audits of runs with number faults
   int faults_max = 4;                     // maximum for a run
+  // Time between one fault and the next; 0: at steps that the seed draws. Otherwise a run has exactly `faults_max` of them, of
+  // all kinds at once and none at a named place, unless it ends before.
+  std::int64_t every_us = 0;
   // True for as many deaths as a run of `steps` has room for: start after start until no copy of the model is
   // left, more than a third of them while the others recover. The layouts are used in turn, seed by seed.
   bool kills_only = false;

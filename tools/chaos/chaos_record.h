@@ -18,6 +18,7 @@
 #include "runtime/run/run_directory.h"
 #include "tools/chaos/chaos_fault.h"
 #include "tools/chaos/chaos_plan.h"
+#include "tools/chaos/resource_watch.h"
 
 namespace holdfast::chaos {
 
@@ -127,8 +128,10 @@ struct ChaosRun {
   // Verdicts on numbers that the undisturbed run does not have, in the order of the log.
   std::vector<VerdictEvent> number_verdicts = {};
   IncidentLog ledger = {};
-  std::vector<WorkLoss> losses = {};   // in the order of time
-  std::vector<HostRanks> starts = {};  // starts that said where their ranks are, in the order of time
+  std::vector<WorkLoss> losses = {};         // in the order of time
+  std::vector<HostRanks> starts = {};        // starts that said where their ranks are, in the order of time
+  std::vector<ResourceGrowth> growths = {};  // of its processes on this host that lived long enough
+  std::uint64_t log_bytes = 0;
   bool ran_out_of_time = false;
   bool same_bits = false;  // it ended with the bits of the undisturbed run, or of its twin
   // Number fault that explains other bits, because no check could see it; empty: there is none.

@@ -34,6 +34,28 @@ void add_number(Json& fault, const ChaosInjected& injected, const CheckedNumber&
   fault["latency_steps"] = number.latency_steps;
 }
 
+// Returns seconds by class.
+Json json_of(const SpanTimes& times_us) {
+  Json seconds = Json::object();
+  for (std::size_t i = 0; i < span_uses; ++i)
+    seconds[std::string(name_of(static_cast<SpanUse>(i)))] = static_cast<double>(times_us[i]) / 1e6;
+  return seconds;
+}
+
+Json json_of(const std::vector<ResourceGrowth>& growths) {
+  const auto use = [](const ResourceUse& of) {
+    return Json({{"resident_bytes", of.resident_bytes}, {"descriptors", of.descriptors}});
+  };
+  Json list = Json::array();
+  for (const ResourceGrowth& growth : growths)
+    list.push_back({{"program", growth.program},
+                    {"process", growth.process},
+                    {"seconds", growth.seconds},
+                    {"first", use(growth.first)},
+                    {"last", use(growth.last)}});
+  return list;
+}
+
 Json json_of(const ChaosRun& run) {
   Json faults = Json::array();
   const std::vector<CheckedFault> checked = check(run);
@@ -69,7 +91,11 @@ Json json_of(const ChaosRun& run) {
           {"launches", run.launches.size()},
           {"ended_truthfully", run.ended_truthfully},
           {"lost_steps", run.ledger.lost_steps},
-          {"effective_training_time", run.ledger.effective_ratio()},
+          {"goodput", run.ledger.effective_ratio()},
+          {"seconds", json_of(run.ledger.times_us)},
+          {"wall_s", static_cast<double>(run.ledger.end_us() - run.ledger.begin_us()) / 1e6},
+          {"processes", json_of(run.growths)},
+          {"log_bytes", run.log_bytes},
           {"duration_ms", run.duration_ms},
           {"right", run.wrong.empty() && run.excuse.empty()},
           {"wrong", run.wrong},
@@ -93,6 +119,7 @@ std::string facts_section(const ChaosHeader& header, const ChaosSummary& summary
                  fmt::format("{} of {}", summary.count_of(NamedRank::right), summary.checked_hangs()),
                  "hangs and livelocks that had to be noticed");
   text += fact("Steps computed again", std::to_string(summary.lost_steps));
+  text += fact("Goodput", percent(goodput_of(summary.times_us)), "of the time of all runs");
   if (summary.excused > 0)
     text +=
         fact("Other bits", std::to_string(summary.excused), "runs with a wrong number that no check sees");
@@ -162,7 +189,7 @@ std::string times_table(const ChaosSummary& summary) {
 
 std::string runs_table(std::span<const ChaosRun> runs) {
   std::string rows = "<tr>" + number_head("seed") + "<th>layout</th><th>faults</th>" +
-                     number_head("steps again") + number_head("effective") + "<th>end</th></tr>\n";
+                     number_head("steps again") + number_head("goodput") + "<th>end</th></tr>\n";
   for (const ChaosRun& run : runs) {
     std::string faults;
     const std::vector<CheckedFault> checked = check(run);
@@ -204,6 +231,9 @@ std::string chaos_json(const ChaosHeader& header, std::span<const ChaosRun> runs
   json["kills"] = summary.kills;
   json["in_recovery"] = summary.in_recovery;
   json["lost_steps"] = summary.lost_steps;
+  json["goodput"] = goodput_of(summary.times_us);
+  json["seconds"] = json_of(summary.times_us);
+  json["processes"] = json_of(summary.growths);
   json["cost_promise"] = {
       {"deaths", summary.costs.losses}, {"promised", summary.costs.promised}, {"held", summary.costs.held}};
   if (summary.costs.worst.has_value()) {

@@ -21,6 +21,7 @@
 #include "tools/chaos/faulty_storage.h"
 #include "tools/chaos/lasting_fault.h"
 #include "tools/chaos/number_check.h"
+#include "tools/chaos/resource_watch.h"
 #include "tools/chaos/run_watcher.h"
 #include "tools/chaos/suspects.h"
 
@@ -42,6 +43,7 @@ class Executor {
         setup_(&setup),
         paths_{directory},
         watcher_(env, directory, points_log()),
+        resources_(env),
         begun_ns_(env.monotonic_ns()) {
     run_.plan = plan;
     run_.directory = directory;
@@ -62,6 +64,8 @@ class Executor {
     if (run_.wrong.empty()) check_end();
     run_.duration_ms = (env_->monotonic_ns() - begun_ns_) / 1'000'000;
     HF_TRY_VOID(env_->remove(points_log()));
+    run_.growths = resources_.growths();
+    if (run_.wrong.empty()) run_.wrong = descriptors_kept(run_.growths);
     run_.verdicts = watcher_.verdicts();
     std::ranges::stable_sort(run_.verdicts, {}, &ReportedHang::time_us);
     if (Result<IncidentLog> ledger = read_incident_log(*env_, paths_); ledger.ok())
@@ -133,6 +137,7 @@ class Executor {
     disk_was_full_ = false;
     while (!launcher_->wait_ended(0) && !time_is_over() && trouble_.ok()) {
       watcher_.look(launcher_->id());
+      resources_.look(launcher_->id(), watcher_.start_directory());
       read_output();
       note_points();
       if (job_ended_ = act(); job_ended_) return;
@@ -409,6 +414,7 @@ class Executor {
   void read_log() {
     const Result<LogReader> log = LogReader::open(*env_, paths_);
     if (!log.ok()) return;
+    run_.log_bytes = log->bytes();
     WorkLossReader reader;
     StepClock steps;
     const auto take = [&](const Json& event) {
@@ -434,6 +440,7 @@ class Executor {
   const ChaosSetup* setup_;
   RunPaths paths_;
   RunWatcher watcher_;
+  ResourceWatch resources_;
   ChaosRun run_;
   std::unique_ptr<Process> launcher_;
   std::int64_t begun_ns_;

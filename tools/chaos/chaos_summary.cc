@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <utility>
 
+#include "runtime/core/units.h"
 #include "runtime/run/numbers_log.h"
 
 namespace holdfast::chaos {
@@ -153,6 +156,42 @@ std::string sentence_of_hangs(const ChaosSummary& summary) {
   return text;
 }
 
+// Keeps the largest growth of each program's processes, of descriptors first.
+void add_growths(ChaosSummary& summary, const ChaosRun& run) {
+  const auto size = [](const ResourceGrowth& growth) {
+    return std::pair(growth.descriptors(), growth.resident_bytes());
+  };
+  for (const ResourceGrowth& growth : run.growths) {
+    const auto known = std::ranges::find(summary.growths, growth.program, &ResourceGrowth::program);
+    if (known == summary.growths.end()) {
+      summary.growths.push_back(growth);
+    } else if (size(growth) > size(*known)) {
+      *known = growth;
+    }
+  }
+}
+
+std::string sentence_of_times(const ChaosSummary& summary) {
+  const std::int64_t wall_us =
+      std::accumulate(summary.times_us.begin(), summary.times_us.end(), std::int64_t{0});
+  std::string text = fmt::format("goodput {:.2f} % of {}", 100.0 * goodput_of(summary.times_us),
+                                 format_duration(wall_us / 1'000'000 * 1'000));
+  const char* before = ": ";
+  for (std::size_t i = 0; i < span_uses; ++i) {
+    if (summary.times_us[i] == 0) continue;
+    text += fmt::format("{}{} {:.1f} s", std::exchange(before, ", "), name_of(static_cast<SpanUse>(i)),
+                        static_cast<double>(summary.times_us[i]) / 1e6);
+  }
+  return text;
+}
+
+std::string sentence_of_growth(const ResourceGrowth& growth) {
+  return fmt::format("{} (process {}, {} s): {} descriptors at first, {} at last; {} and {} of memory",
+                     growth.program, growth.process, growth.seconds, growth.first.descriptors,
+                     growth.last.descriptors, format_bytes(growth.first.resident_bytes),
+                     format_bytes(growth.last.resident_bytes));
+}
+
 void add_parts(ChaosSummary& summary, const FaultEntry& entry) {
   if (entry.level != FaultLevel::in_place || entry.cost_ms <= 0.0) return;
   add_time(summary, "of it: coming together", entry.shrink_ms);
@@ -201,6 +240,8 @@ ChaosSummary summarize(std::span<const ChaosRun> runs) {
     if (launches > 0) summary.launched_again += launches - 1 - run.ended_truthfully;
     summary.lost_steps += run.ledger.lost_steps;
     summary.costs.add(run);
+    for (std::size_t i = 0; i < span_uses; ++i) summary.times_us[i] += run.ledger.times_us[i];
+    add_growths(summary, run);
     for (const CheckedFault& checked : check(run)) add_fault(summary, checked);
     summary.baseless_verdicts += find_suspects(run).baseless_verdicts;
     for (const FaultEntry& entry : run.ledger.faults) add_parts(summary, entry);
@@ -232,6 +273,8 @@ std::string to_text(const ChaosSummary& summary) {
   if (!summary.numbers.kinds.empty() || summary.numbers.baseless > 0)
     text += "\n\n" + to_text(summary.numbers);
   text += "\n\n" + sentence_of_launches(summary);
+  text += "\n\n" + sentence_of_times(summary);
+  for (const ResourceGrowth& growth : summary.growths) text += "\n" + sentence_of_growth(growth);
   if (summary.hangs > 0) text += "\n\n" + sentence_of_hangs(summary);
   if (summary.costs.losses > 0) text += "\n\n" + to_text(summary.costs);
   return text + "\n";

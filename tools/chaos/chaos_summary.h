@@ -67,9 +67,12 @@ struct ChaosSummary {
   std::array<std::int64_t, named_ranks> named = {};  // hangs, by the rank that the watchdog named
   std::int64_t baseless_verdicts = 0;
   std::uint64_t lost_steps = 0;
-  CostTally costs = {};  // lost work compared with the promise
+  SpanTimes times_us = {};  // what the time of all runs was spent on
+  CostTally costs = {};     // lost work compared with the promise
   NumberTallies numbers = {};
   std::array<ChaosTally, chaos_fault_kinds> tallies = {};
+  // Largest growth of each program's processes.
+  std::vector<ResourceGrowth> growths = {};
   // Distributions of the time to detection, the parts of a recovery in place, and from fault to step by
   // outcome.
   std::vector<ChaosDistribution> times = {};

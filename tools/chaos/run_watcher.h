@@ -93,6 +93,8 @@ class RunWatcher {
   // Returns the state of the recovery after the mark: under way when a living rank has begun with it, over
   // when the log says so, after the first step. Without a board it is only seen when it is over.
   Recovery recovery_since(const RecoveryMark& mark);
+  // Returns the directory of the start that goes on; empty: there is none.
+  std::string start_directory() const { return start_.empty() ? "" : paths_.launch() + "/" + start_; }
   // Returns the names of the starts that were seen, by which a killed launcher's scratch in shared memory is
   // found.
   const std::vector<std::string>& starts() const { return starts_; }

@@ -43,6 +43,10 @@ constexpr const char* usage =
     "number that\n"
     "                    comes once in another lane is counted as missed, and its run is not wrong\n"
     "  --faults-max N    of a run, 4 when left out\n"
+    "  --every SECONDS   between a fault of a run and the next, all kinds in turn, as many as --faults-max "
+    "says, instead "
+    "of\n"
+    "                    at steps that the seed draws\n"
     "  --as-configured   sets no key of checkpoint.*: runs save as the config says, or by default\n"
     "  --kills-only      inject as many kills as the run can survive, more than a third of them during "
     "recovery\n"
@@ -131,6 +135,8 @@ Result<CampaignOptions> read_options(const Arguments& parsed) {
   options.ranks = static_cast<int>(std::min<std::int64_t>(ranks, 4096));
   HF_TRY(const std::int64_t faults_max, parsed.integer("faults-max", options.faults_max, 1));
   options.faults_max = static_cast<int>(std::min<std::int64_t>(faults_max, 1000));
+  HF_TRY(const double every_seconds, parsed.real("every", 0.0, 0.1));
+  options.every_ms = static_cast<std::int64_t>(every_seconds * 1e3);
   HF_TRY(const double limit_seconds, parsed.real("limit", 0.0, 1.0));
   options.limit_ms = static_cast<std::int64_t>(limit_seconds * 1e3);
   HF_TRY(options.layouts, read_layouts(parsed.text("layouts", "")));
@@ -145,6 +151,9 @@ Result<CampaignOptions> read_options(const Arguments& parsed) {
     if (parsed.has(option)) options.host_commands.emplace(option, parsed.text(option, ""));
   }
   options.kills_only = parsed.has("kills-only");
+  if (options.kills_only && options.every_ms > 0)
+    return fail(ExitCode::config,
+                "chaos: --kills-only and --every both say when faults come; give one of them");
   options.as_configured = parsed.has("as-configured");
   options.keep = parsed.has("keep");
   options.only_plans = parsed.has("plan");
@@ -162,9 +171,9 @@ std::string without_slashes(std::string path) {
 Result<bool> chaos(const std::vector<std::string>& words) {
   Env& env = posix_env();
   const Words parts = split(words);
-  std::vector<std::string_view> names = {"runs",  "minutes", "kills",  "seed",       "seeds",
-                                         "ranks", "layouts", "faults", "faults-max", "directory",
-                                         "json",  "limit",   "host",   "hostfile"};
+  std::vector<std::string_view> names = {"runs",      "minutes", "kills",  "seed",       "seeds",
+                                         "ranks",     "layouts", "faults", "faults-max", "every",
+                                         "directory", "json",    "limit",  "host",       "hostfile"};
   std::ranges::copy(host_fault_options(), std::back_inserter(names));
   HF_TRY(const Arguments parsed, Arguments::parse("chaos", parts.others, {"RUN.toml"}, names,
                                                   {"kills-only", "as-configured", "keep", "plan"}));
