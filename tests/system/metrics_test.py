@@ -94,6 +94,21 @@ class MetricsTest(unittest.TestCase):
             self.assertIn(name, known)
         self.assertEqual(len({panel["id"] for panel in dashboard["panels"]}), len(dashboard["panels"]))
 
+    def test_the_dashboard_is_one_of_grafana(self):
+        """Read and written by Grafana's own library, which leaves out what its schema does not have."""
+        if not PYTHON.exists():
+            self.skipTest("there is no library of Grafana: tools/bootstrap --tests")
+        checker, board = harness.ROOT / "tests/system/read_dashboard.py", harness.ROOT / "configs/grafana/holdfast.json"
+        outcome = subprocess.run([PYTHON, checker, board], capture_output=True, text=True, check=False, timeout=60)
+        # A key of the Prometheus data source, which the schema of dashboards does not know.
+        self.assertEqual(outcome.stdout + outcome.stderr, "/annotations/list/0/titleFormat is in no dashboard of Grafana\n")
+        text = json.loads(board.read_text())
+        text["panels"][0]["options"]["colourMode"] = "value"
+        wrong = self.scene.directory / "wrong.json"
+        wrong.write_text(json.dumps(text))
+        outcome = subprocess.run([PYTHON, checker, wrong], capture_output=True, text=True, check=False, timeout=60)
+        self.assertIn("/panels/0/options/colourMode", outcome.stdout, outcome.stderr)
+
     def test_alerts_fire(self):
         """By promtool, on series as a run writes them."""
         if not PROMTOOL.exists():
