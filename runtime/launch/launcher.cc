@@ -9,6 +9,7 @@
 
 #include "runtime/launch/host_probe.h"
 #include "runtime/launch/run_progress.h"
+#include "runtime/metrics/metrics_sink.h"
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/paths.h"
@@ -204,11 +205,13 @@ Result<RestartDecision> Launcher::make_start(const LaunchShape& shape) {
   const StartEnd& end = mind_->last_end();
   tell_news();
   clean_up_after(end, !decision.restart);
-  if (!decision.restart) return decision;
-  failed_ns_ = env_->monotonic_ns();
-  ranks_before_ = ranks_at_end(*env_, paths_, log_bytes_).value_or(shape.ranks);
-  if (!ended_as_asked_) log_fault(end);
-  log_drains(end.step);
+  if (decision.restart) {
+    failed_ns_ = env_->monotonic_ns();
+    ranks_before_ = ranks_at_end(*env_, paths_, log_bytes_).value_or(shape.ranks);
+    if (!ended_as_asked_) log_fault(end);
+    log_drains(end.step);
+  }
+  if (config_.metrics.every_ms > 0) renew_metrics(*env_, paths_);
   return decision;
 }
 

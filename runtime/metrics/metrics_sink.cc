@@ -8,7 +8,7 @@
 namespace holdfast::metrics {
 namespace {
 
-constexpr std::uint64_t chunk_bytes = std::uint64_t{4} << 20;  // of the log that are read at once
+constexpr std::size_t own_lines_max = 4'096;  // those before are read as another's
 
 }  // namespace
 
@@ -22,10 +22,9 @@ MetricsSink::~MetricsSink() {
 }
 
 Result<void> MetricsSink::append(std::string_view line) {
-  note_others();
   Result<void> written = log_->append(line);
-  count_insisted();
-  if (catch_up()) count(line);
+  add_own(line);
+  settle();
   show();
   const std::int64_t now_ns = env_->monotonic_ns();
   if (!written_ns_.has_value() || now_ns - *written_ns_ >= settings_.every_ms * 1'000'000) write();
@@ -33,12 +32,11 @@ Result<void> MetricsSink::append(std::string_view line) {
 }
 
 Result<void> MetricsSink::insist(std::string_view line) {
-  note_others();
   Result<void> written = log_->insist(line);
-  insisted_.emplace_back(line);
-  const bool is_cheap = settings_.page != nullptr && !is_behind_;
+  add_own(line);
+  const bool is_cheap = settings_.page != nullptr && newest_bytes_.has_value();
   if (is_cheap) {
-    count_insisted();
+    settle();
     show();
   }
   return written;
@@ -50,89 +48,87 @@ Result<void> MetricsSink::flush() {
   return flushed;
 }
 
-// Notes that other ranks may have made steps since, and the launcher starts.
 void MetricsSink::others_have_written() {
-  count_insisted();  // by the view of the log that was taken before them
-  is_behind_ = true;
+  newest_bytes_.reset();
   log_->others_have_written();
 }
 
-// Takes a view of the log as it is before the next line of this writer.
-void MetricsSink::note_others() {
-  if (is_behind_ && !others_.has_value()) others_.emplace(LogReader::open(*env_, settings_.paths));
+void MetricsSink::add_own(std::string_view line) {
+  own_.emplace_back(line);
+  own_bytes_ += line.size() + 1;
+  if (own_.size() <= own_lines_max) return;
+  own_bytes_ -= own_.front().size() + 1;
+  own_.pop_front();
 }
 
-// Reads what others have written; their steps are curves of their own files. Returns false where the log cannot be read: then
-// the lines of this writer, which are in it, are read with the others' next time.
-bool MetricsSink::catch_up() {
-  if (!is_behind_) return true;
-  const std::optional<Result<LogReader>> others = std::exchange(others_, std::nullopt);
-  if (!others.has_value()) return false;
-  const bool is_none = !others->ok() && others->error().code == ExitCode::config;
-  if (!others->ok() && !is_none) return false;
-  if (!is_none) {
-    const LogReader& log = **others;
-    if (!has_begun_) begin_book(log);
-    read_lines(log, counted_bytes_, log.bytes(), [&](const Json& event) {
-      book_.take(event);
-      if (tensorboard_.has_value()) tensorboard_->skip(event);
-    });
-    counted_bytes_ = std::max(counted_bytes_, log.bytes());
-  }
+// Counts what the log has more than when all of it was counted: from memory where that is what this writer has given it.
+void MetricsSink::settle() {
+  const Result<FileStatus> newest = env_->status(settings_.paths.events());
+  if (!newest.ok()) return;
+  const std::uint64_t bytes = newest->exists ? newest->bytes : 0;
+  if (newest_bytes_ == bytes) return;  // its lines wait for the disk
+  if (!newest_bytes_.has_value() || *newest_bytes_ + own_bytes_ != bytes) return read_log();
+  newest_bytes_ = bytes;
+  counted_bytes_ += own_bytes_;
+  for (const std::string& line : own_) count(line, true);
+  own_.clear();
+  own_bytes_ = 0;
+}
+
+void MetricsSink::read_log() {
+  newest_bytes_.reset();
+  if (!has_begun_ && !begin_book()) return;
+  LogFollower log(*env_, settings_.paths, counted_bytes_);
+  const Result<void> read = log.read_new([&](std::string_view lines) {
+    for (std::size_t end = lines.find('\n'); end != std::string_view::npos; end = lines.find('\n')) {
+      take_line(lines.substr(0, end));
+      lines.remove_prefix(end + 1);
+    }
+  });
+  counted_bytes_ = log.bytes();
+  if (read.ok()) newest_bytes_ = log.newest_bytes();
+}
+
+// Takes the state that the writer before has left, and from where to count. Returns false where the log cannot be read. Of a log
+// that is shorter by now parts were removed, which were counted.
+bool MetricsSink::begin_book() {
+  const Result<LogReader> log = LogReader::open(*env_, settings_.paths);
+  if (!log.ok()) return false;
   has_begun_ = true;
-  is_behind_ = false;
-  return true;
-}
-
-// Takes the state that the writer before has left, and from where to count. Of a log that is shorter by now parts were removed,
-// which were counted.
-void MetricsSink::begin_book(const LogReader& log) {
-  const std::uint64_t end = log.bytes();
+  const std::uint64_t end = log->bytes() - std::min(own_bytes_, log->bytes());  // before this writer
   const Json state = Json::parse_any(env_->text_or_empty(settings_.paths.metrics_state()));
   counted_bytes_ = end > tail_bytes ? end - tail_bytes : 0;
-  if (!state.is_object()) return;
+  if (!state.is_object()) return true;
   book_.begin_from(state);
   counted_bytes_ = std::min(count_of(state, "counted_bytes", end), end);
   const std::uint64_t begin = counted_bytes_ > tail_bytes ? counted_bytes_ - tail_bytes : 0;
-  read_lines(log, begin, counted_bytes_, [&](const Json& event) {
+  const Result<std::string> before = log->read(begin, counted_bytes_ - begin);
+  for_each_event(before.ok() ? *before : "", [&](const Json& event) {
     book_.remind(event);
     if (tensorboard_.has_value()) tensorboard_->skip(event);
   });
+  return true;
 }
 
-// Calls back for each event of this part of the log; lines that are not whole are skipped.
-void MetricsSink::read_lines(const LogReader& log, std::uint64_t begin, std::uint64_t end,
-                             const std::function<void(const Json&)>& take) {
-  std::string lines;
-  while (begin < end) {
-    const std::uint64_t bytes = std::min<std::uint64_t>(end - begin, chunk_bytes);
-    Result<std::string> read = log.read(begin, bytes);
-    begin += bytes;
-    if (!read.ok()) continue;
-    lines += *read;
-    const std::size_t whole = lines.rfind('\n') + 1;  // npos + 1 is 0
-    for_each_event(std::string_view(lines).substr(0, whole), take);
-    lines.erase(0, whole);
-  }
+// Takes a line of the log. Those before an own one that is there never come: they were dropped, with a line that says so.
+void MetricsSink::take_line(std::string_view line) {
+  const auto own = std::ranges::find(own_, line);
+  if (own == own_.end()) return count(line, false);
+  for (auto passed = own_.begin(); passed <= own; ++passed) own_bytes_ -= passed->size() + 1;
+  own_.erase(own_.begin(), own + 1);
+  count(line, true);
 }
 
-void MetricsSink::count(std::string_view line) {
+void MetricsSink::count(std::string_view line, bool is_own) {
   const Json event = Json::parse_any(line);
+  if (!event.is_object()) return;
   book_.take(event);
-  counted_bytes_ += line.size() + 1;
   is_new_ = true;
   is_urgent_ = is_urgent_ || event_kind(event) != StepEvent::kind;
   if (!tensorboard_.has_value()) return;
+  if (!is_own) return tensorboard_->skip(event);
   tensorboard_->take(event);
   tensorboard_->flush();
-}
-
-void MetricsSink::count_insisted() {
-  if (insisted_.empty()) return;
-  const bool is_read = catch_up();
-  for (const std::string& line : std::exchange(insisted_, {})) {
-    if (is_read) count(line);
-  }
 }
 
 // Puts the metrics on the page where what is there is old, or more than another step has happened.
@@ -146,7 +142,7 @@ void MetricsSink::show() {
 }
 
 void MetricsSink::write() {
-  count_insisted();
+  settle();
   show();
   if (!std::exchange(is_new_, false)) return;
   written_ns_ = env_->monotonic_ns();
@@ -156,6 +152,10 @@ void MetricsSink::write() {
   state["counted_bytes"] = counted_bytes_;
   is_new_ = !env_->replace_text(settings_.paths.metrics_state(), state.dump_any() + "\n").ok() ||
             !env_->replace_text(settings_.paths.metrics(), book_.text()).ok();
+}
+
+void renew_metrics(Env& env, const RunPaths& paths) {
+  const MetricsSink sink(env, nullptr, {.paths = paths, .every_ms = 1});  // writes when it ends
 }
 
 }  // namespace holdfast::metrics

@@ -2,19 +2,21 @@
 // waits for it. What it passes on it also counts, and now and then it replaces RUN/metrics.prom (docs/metrics.md); the
 // curves of TensorBoard it appends at once.
 //
-// The numbers are of the whole run: a writer goes on from RUN/metrics_state.json and reads of the log what came after it,
-// so that its work does not grow with the run. Without that file it counts from the newest tail_bytes of the log on.
-// A line is written before it is counted, and one that somebody waits for is counted with the next. What cannot be written
-// is tried again at the next time, and what cannot be read before the next line; training and its log never fail for it.
+// The numbers are of the whole run and of all that write its log, other ranks and the launcher: a line is written before it is
+// counted, and where the log has grown by anything but the lines of this writer, what it has more is read. So the file says at
+// each moment what `holdfast metrics` makes of the log. A writer goes on from RUN/metrics_state.json, so that its work does not
+// grow with the run; without that file it counts from the newest tail_bytes of the log on.
+// A line that somebody waits for is counted with the next one, and one that waits for the disk when it is in the log. What cannot
+// be written or read is tried again later; training and its log never fail for it.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "runtime/metrics/metrics_book.h"
 #include "runtime/metrics/metrics_server.h"
@@ -49,13 +51,12 @@ class MetricsSink final : public LineSink {
   void lost(std::uint64_t lines) override { log_->lost(lines); }
 
  private:
-  void note_others();
-  bool catch_up();
-  void begin_book(const LogReader& log);
-  static void read_lines(const LogReader& log, std::uint64_t begin, std::uint64_t end,
-                         const std::function<void(const Json&)>& take);
-  void count(std::string_view line);
-  void count_insisted();
+  void add_own(std::string_view line);
+  void settle();
+  void read_log();
+  bool begin_book();
+  void take_line(std::string_view line);
+  void count(std::string_view line, bool is_own);
   void show();
   void write();
 
@@ -64,14 +65,19 @@ class MetricsSink final : public LineSink {
   Settings settings_;
   MetricsBook book_;
   std::optional<TensorboardFile> tensorboard_ = {};
-  std::uint64_t counted_bytes_ = 0;               // of the log
-  bool has_begun_ = false;                        // the book
-  bool is_behind_ = true;                         // others may have written
-  std::optional<Result<LogReader>> others_ = {};  // the log when they had
-  std::vector<std::string> insisted_ = {};        // lines that are not counted: somebody waited for each
+  bool has_begun_ = false;           // the book
+  std::uint64_t counted_bytes_ = 0;  // of the log
+  // Length of the part of the log that grows when all of it was counted; none: not known.
+  std::optional<std::uint64_t> newest_bytes_ = {};
+  std::deque<std::string> own_ = {};  // lines of this writer that are not counted, the oldest first
+  std::uint64_t own_bytes_ = 0;       // of them in the log
   std::optional<std::int64_t> written_ns_ = {}, shown_ns_ = {};
   bool is_new_ = false;     // the book knows more than the file
   bool is_urgent_ = false;  // and than the page, of what is no step: no other line may follow it soon
 };
+
+// Brings RUN/metrics.prom up to what the log says by now, for who writes the last lines while no rank does. What cannot be read or
+// written stays as it is.
+void renew_metrics(Env& env, const RunPaths& paths);
 
 }  // namespace holdfast::metrics

@@ -92,7 +92,10 @@ Result<LogReader> LogReader::open(Env& env, const RunPaths& paths) {
     for (const std::uint64_t number : numbers) {
       if (opened.ok()) opened = open_part(event_part(paths.events(), number));
     }
-    if (opened.ok() && newest.exists) opened = open_part(paths.events());
+    if (opened.ok() && newest.exists) {
+      opened = open_part(paths.events());
+      if (opened.ok()) reader.newest_bytes_ = reader.parts_.back().bytes;
+    }
     HF_TRY(const std::vector<std::uint64_t> numbers_now, event_parts(env, paths.events()));
     if (numbers_now != numbers && i < tries) continue;  // one was rotated meanwhile
     HF_TRY_VOID(opened);
@@ -161,6 +164,8 @@ Result<void> LogFollower::read_new(const std::function<void(std::string_view)>& 
     text.erase(0, whole);
     bytes_ += whole;
   }
+  const std::uint64_t left = log.bytes() - bytes_;
+  newest_bytes_ = log.newest_bytes() - std::min(left, log.newest_bytes());
   return {};
 }
 

@@ -33,6 +33,8 @@ class LogReader {
   static Result<LogReader> open(Env& env, const RunPaths& paths);
 
   std::uint64_t bytes() const { return bytes_; }
+  // Returns how many of them are in the part that grows.
+  std::uint64_t newest_bytes() const { return newest_bytes_; }
   // Reads `bytes` from `begin` on, which must be there.
   Result<std::string> read(std::uint64_t begin, std::uint64_t bytes) const;
   // Calls back for every event in the order of the log, part by part; lines that are not whole are skipped.
@@ -47,7 +49,7 @@ class LogReader {
   };
   LogReader() = default;
   std::vector<Part> parts_;
-  std::uint64_t bytes_ = 0;
+  std::uint64_t bytes_ = 0, newest_bytes_ = 0;
   std::string warning_;
 };
 
@@ -61,11 +63,13 @@ class LogFollower {
   // next call goes on.
   Result<void> read_new(const std::function<void(std::string_view lines)>& take);
   std::uint64_t bytes() const { return bytes_; }  // up to which lines have been handed over
+  // Returns how many of those were in the part that grows, at the last call.
+  std::uint64_t newest_bytes() const { return newest_bytes_; }
 
  private:
   Env* env_;
   RunPaths paths_;
-  std::uint64_t bytes_;
+  std::uint64_t bytes_, newest_bytes_ = 0;
 };
 
 // All of the log, and how many bytes that is: 0 without a log.

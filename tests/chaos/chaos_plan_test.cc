@@ -112,7 +112,7 @@ TEST(ResourceWatch, LooksAtTheProcessesOfAStart) {
   EXPECT_EQ(growths[0].process, posix_env().process_id());
   EXPECT_EQ(growths[1].process, (*process)->id());
   EXPECT_EQ(growths[1].program, "sleep");
-  EXPECT_EQ(growths[1].seconds, 55);
+  EXPECT_EQ(growths[1].seconds, 55) << "from the first sight, which is no look";
   EXPECT_GT(growths[1].first.resident_bytes, 0U);
   EXPECT_GE(growths[1].first.descriptors, 3U);
   EXPECT_EQ(growths[1].descriptors(), 0);

@@ -6,6 +6,7 @@
 
 #include "runtime/run/event_log.h"
 #include "runtime/run/event_reading.h"
+#include "tests/support/faulty_env.h"
 #include "tests/support/forwarding_env.h"
 #include "tests/support/temporary_directory.h"
 
@@ -61,6 +62,49 @@ TEST_F(MetricsSinkTest, CountersAreOfTheWholeRun) {
   EXPECT_THAT(metrics(), HasSubstr("\nholdfast_events_total{kind=\"fault\"} 1\n"));
   EXPECT_THAT(metrics(), HasSubstr("\nholdfast_events_total{kind=\"step\"} 5\n"));
   EXPECT_EQ(env_.list(paths_.tensorboard())->size(), 2U) << "one file for each start";
+}
+
+// The launcher writes beside a rank, which is told nothing of it, and the log itself says what it has lost.
+TEST_F(MetricsSinkTest, LinesOfOthersAreCountedOnceAndInTheirOrder) {
+  EventLog launcher(env_, paths_.events());
+  {
+    const auto sink = begin();
+    step(*sink, 1);
+    launcher.write(
+        RecoveryEvent{.time_us = env_.wall_time_us(), .level = RecoveryEvent::by_launcher, .lost_steps = 3});
+    EventLine line;
+    EXPECT_TRUE(
+        sink->insist(put_event(StartEvent{.time_us = env_.wall_time_us(), .ranks = 3}, line).end()).ok());
+    step(*sink, 2);
+    EXPECT_THAT(metrics(), HasSubstr("\nholdfast_events_total{kind=\"recovery\"} 1\n"));
+    sink->lost(7);
+    step(*sink, 3);
+    launcher.write(
+        FaultEvent{.time_us = env_.wall_time_us(), .level = FaultEvent::by_launcher, .reason = "x"});
+  }
+  renew_metrics(env_, paths_);
+  MetricsBook all;
+  for_each_event(env_.text_or_empty(paths_.events()), [&](const Json& each) { all.take(each); });
+  EXPECT_EQ(metrics(), all.text());
+  EXPECT_THAT(metrics(), HasSubstr("\nholdfast_events_total{kind=\"gap\"} 1\n"));
+  const auto next = begin();
+  step(*next, 4);
+  EXPECT_THAT(metrics(), HasSubstr("\nholdfast_events_total{kind=\"step\"} 4\n"));
+}
+
+// A disk that takes nothing for a while: a line is counted when the log has it.
+TEST_F(MetricsSinkTest, LinesThatWaitForTheDiskAreCountedLater) {
+  FaultyEnv env(env_);
+  MetricsSink sink(env_, std::make_unique<EventLog>(env, paths_.events()),
+                   MetricsSink::Settings{.paths = paths_, .every_ms = 1});
+  step(sink, 1);
+  env.inject({.operation = Operation::append_line, .reason = ENOSPC});
+  step(sink, 2);
+  EXPECT_THAT(metrics(), HasSubstr("\nholdfast_steps_total 1\n"));
+  step(sink, 3);
+  step(sink, 4);
+  ASSERT_TRUE(sink.flush().ok());
+  EXPECT_THAT(metrics(), HasSubstr("\nholdfast_steps_total 4\n"));
 }
 
 // What no other line may follow soon is shown at once, and steps when they are due.
@@ -150,10 +194,10 @@ TEST_F(MetricsSinkTest, ALogThatCannotBeReadIsReadLater) {
     for (std::uint64_t number = 1; number <= 3; ++number) step(*sink, number);
   }
   DeafEnv deaf(env_);
-  MetricsSink sink(deaf, std::make_unique<EventLog>(deaf, paths_.events()),
+  MetricsSink sink(deaf, std::make_unique<EventLog>(env_, paths_.events()),
                    MetricsSink::Settings{.paths = paths_, .every_ms = 1});
   for (std::uint64_t number = 4; number <= 8; ++number) {
-    deaf.refusals = number < 6 ? 1 : 0;  // the log itself, which looks at its end after this, is written
+    deaf.refusals = number < 6 ? 2 : 0;  // behind the line, and before the file is written
     step(sink, number);
     EXPECT_EQ(deaf.refusals, 0);
   }

@@ -35,6 +35,21 @@ constexpr std::int64_t launches_after_end = 3;    // by the campaign, of a run t
 constexpr std::int64_t slow_limit =
     2;  // times the time of slow storage: a start that it delays is made again
 constexpr std::size_t last_words_bytes = 800;
+constexpr std::int64_t metrics_limit_ms = 120'000;
+
+// Returns "A instead of B" of the first lines that differ; empty: none do.
+std::string first_difference(std::string_view text, std::string_view wanted) {
+  const auto line = [](std::string_view& rest) {
+    const std::string_view first = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(first.size() + 1, rest.size()));
+    return first;
+  };
+  while (!text.empty() || !wanted.empty()) {
+    const std::string_view one = line(text), other = line(wanted);
+    if (one != other) return fmt::format("\"{}\" instead of \"{}\"", one, other);
+  }
+  return "";
+}
 
 class Executor {
  public:
@@ -382,11 +397,29 @@ class Executor {
             fmt::format("other bits than the undisturbed run:\n{}instead of\n{}", *digest, setup_->digest);
       } else {
         run_.wrong = left_behind();
+        if (run_.wrong.empty()) run_.wrong = wrong_metrics();
       }
     }
     if (run_.wrong.empty()) run_.wrong = host_left_out(run_, setup_->hosts, env_->host_name());
     if (const auto baseless = check_numbers(run_).baseless; run_.wrong.empty() && !baseless.empty())
       run_.wrong = baseless.front();
+  }
+
+  // Compares what the run wrote of itself last with what its whole log says.
+  std::string wrong_metrics() {
+    const Result<std::string> kept = env_->read_text(paths_.directory + "/metrics.prom");
+    if (!kept.ok()) return "";  // metrics.every is 0
+    const std::string path = paths_.directory + ".metrics";
+    const Result<std::unique_ptr<Process>> reader =
+        env_->processes().start({.arguments = {setup_->program, "metrics", paths_.directory},
+                                 .output = path,
+                                 .die_with_parent = true});
+    if (!reader.ok()) return reader.error().message;
+    static_cast<void>((*reader)->wait_ended(metrics_limit_ms));
+    const Result<std::string> read = env_->read_text(path);
+    static_cast<void>(env_->remove(path).ok());
+    const std::string line = read.ok() ? first_difference(*kept, *read) : read.error().message;
+    return line.empty() ? "" : fmt::format("metrics.prom differs from what the log says: {}", line);
   }
 
   std::string left_behind() const {

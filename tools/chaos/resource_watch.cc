@@ -73,6 +73,7 @@ void ResourceWatch::look_at(std::int64_t process) {
     places_[process] = watched_.size();
     watched_.push_back(
         {.process = process, .program = program_of(*env_, process), .begin_ns = env_->monotonic_ns()});
+    return;  // it may only just begin
   }
   Watched& watched = watched_[places_.at(process)];
   watched.last_ns = env_->monotonic_ns();
