@@ -16,7 +16,8 @@ struct EndMessage {
   std::int32_t code = 0;
   std::int32_t is_error = 0;
   std::int32_t how = 0;               // EpochEnd::how
-  std::array<char, 1012> sentence{};  // ends with a zero
+  std::int32_t reach = 0;             // of an error
+  std::array<char, 1008> sentence{};  // ends with a zero
 };
 static_assert(sizeof(EndMessage) == 1024);
 
@@ -54,7 +55,8 @@ Result<EpochEnd> MembershipEpoch::wait_for_end(const Waiter& waiter) {
   }
   if (waiter.listener() != nullptr) waiter.listener()->on_resume();
   const auto code = static_cast<ExitCode>(message.code);
-  if (message.is_error != 0) return Error{code, message.sentence.data()};
+  if (message.is_error != 0)
+    return with_reach(static_cast<Reach>(message.reach), Error{code, message.sentence.data()});
   return EpochEnd{.how = static_cast<PhaseOutcome>(message.how), .code = code};
 }
 
@@ -64,6 +66,7 @@ Result<void> MembershipEpoch::inform_spares(const Waiter& waiter, const Result<E
   message.code = static_cast<std::int32_t>(end.ok() ? end->code : end.error().code);
   if (end.ok()) message.how = static_cast<std::int32_t>(end->how);
   message.is_error = end.ok() ? 0 : 1;
+  message.reach = static_cast<std::int32_t>(end.ok() ? Reach::run : end.error().reach);
   const std::string sentence = end.ok() ? "" : end.error().message;
   std::memcpy(message.sentence.data(), sentence.data(),
               std::min(sentence.size(), message.sentence.size() - 1));

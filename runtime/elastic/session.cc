@@ -338,8 +338,10 @@ Result<PhaseOutcome> Session::run_epoch() {
   const Result<EpochEnd> end = is_active ? run_active() : group_.epoch()->wait_for_end(group_.waiter());
   if (!end.ok()) follow_unfit_peers(group_, facts_.joins, end.error());
   if (group_.leaving().has_value()) return end.error();
-  // A spare that dies now changes nothing.
-  if (is_active && !group_.world().communicator.abandoned())
+  // A spare that dies now changes nothing. Where unfit ranks leave, of whom the leader may be one, the run does not end.
+  const bool goes_on = !end.ok() && launched_.membership != nullptr &&
+                       (end.error().reach == Reach::host || end.error().reach == Reach::peers);
+  if (is_active && !goes_on && !group_.world().communicator.abandoned())
     static_cast<void>(group_.epoch()->inform_spares(group_.waiter(), end).ok());
   if (!end.ok()) return end.error();
   if (end->how != PhaseOutcome::finished) return end->how;

@@ -98,6 +98,38 @@ TEST_F(UnfitTest, ARankThatAloneCannotReadLeavesAndTheOthersGoOn) {
   EXPECT_EQ(digest("a"), end);
 }
 
+// It tells spares how the run ends, which does not end.
+TEST_F(UnfitTest, ALeaderThatAloneCannotReadLeavesItsPlaceToASpare) {
+  const std::string end = reference();
+  UnfitHost host(posix_env());
+  EXPECT_EQ(train_until(ExitCode::done,
+                        {.run = "a",
+                         .ranks = 3,
+                         .overrides = {"parallel.data=2", "elastic.spares=1"},
+                         .faults = "data.read@30:0=error:EIO:always"},
+                        {.machine = &host}),
+            1);
+  EXPECT_EQ(digest("a"), end);
+  const std::vector<Json> recoveries = events("a", "recovery");
+  ASSERT_EQ(recoveries.size(), 1U);
+  EXPECT_EQ(recoveries[0]["seats_after"], 2) << "the spare has the place";
+}
+
+// Before the first step of a start the log is not open yet.
+TEST_F(UnfitTest, ALeaderThatAloneCannotLoadLeavesItsPlaceToASpare) {
+  const std::string end = reference();
+  ASSERT_EQ(train(saved_twice()).code, ExitCode::saved);
+  UnfitHost host(posix_env());
+  EXPECT_EQ(train_until(ExitCode::done,
+                        {.run = "a",
+                         .ranks = 3,
+                         .overrides = {"parallel.pipeline=2", "elastic.spares=1"},
+                         .faults = "load.read@2:0=error:EIO:always"},
+                        {.machine = &host}),
+            1);
+  EXPECT_EQ(digest("a"), end);
+}
+
 TEST_F(UnfitTest, WhereNoRankCanReadTheRunEndsToBeStartedAgain) {
   const std::string end = reference();
   FaultyEnv disk(posix_env());
@@ -109,9 +141,10 @@ TEST_F(UnfitTest, WhereNoRankCanReadTheRunEndsToBeStartedAgain) {
       disk.inject(
           {.operation = Operation::read, .path_contains = "train.txt", .for_ever = true, .reason = EIO});
   };
-  EXPECT_EQ(train_until(ExitCode::communication,
-                        {.run = "a", .ranks = 2, .overrides = {"checkpoint.every_steps=2"}}, trouble),
-            0);
+  const std::vector<std::string> with_a_spare = {"checkpoint.every_steps=2", "parallel.data=2",
+                                                 "elastic.spares=1"};
+  EXPECT_EQ(
+      train_until(ExitCode::communication, {.run = "a", .ranks = 3, .overrides = with_a_spare}, trouble), 0);
   EXPECT_EQ(train_until(ExitCode::done, {.run = "a", .ranks = 2}, {}), 0);
   EXPECT_EQ(digest("a"), end);
 }
