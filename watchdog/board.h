@@ -129,6 +129,8 @@ struct BoardHeader {
   // Notices of the guard, for the `fault` events of the ranks that go on.
   BoardNotices hangs{};        // ranks that hang
   BoardNotices lost_spares{};  // spares that died, which no other rank notices
+  // Why ranks of this host have left, by themselves. Of two that write at once one may be lost.
+  BoardNotices left{};
 };
 
 struct BoardSize {

@@ -59,6 +59,7 @@ RankWatch::RankWatch(Env& env, Setup setup, std::unique_ptr<Board> board, std::u
       deadlines_(setup_.limits),
       hangs_taken_(board_->header().hangs.count),
       spares_taken_(board_->header().lost_spares.count),
+      left_taken_(board_->header().left.count),
       restart_gap_ns_(look_ns) {
   const std::int64_t now_ns = env_->monotonic_ns();
   begin_phase(Phase::start_up, 0, {}, now_ns);
@@ -261,6 +262,17 @@ std::string RankWatch::take_hang() {
 
 std::string RankWatch::take_lost_spares() {
   return take(board_->header().lost_spares, spares_taken_, ", ");
+}
+
+void RankWatch::leaves(std::string_view why) {
+  write_notice(board_->header().left, setup_.launched_rank, why);
+}
+
+std::string RankWatch::take_why_left() {
+  const std::vector<Notice> notices = read_notices(board_->header().left, left_taken_);
+  if (notices.empty()) return {};
+  left_taken_ = notices.back().number;
+  return notices.back().sentence;
 }
 
 // Asked after every step, so nothing but the number is read where there is nothing new.

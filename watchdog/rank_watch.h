@@ -89,6 +89,10 @@ class RankWatch final : public WaitListener {
   std::string take_hang();
   // Returns the spares that have died and were not taken yet: "rank 3 (host a), rank 4 (host a)".
   std::string take_lost_spares();
+  // Says, for the ranks of this host that go on, why this rank ends itself: a word that they know.
+  void leaves(std::string_view why);
+  // Returns the newest of what others have said so that was not taken yet; empty if there is none.
+  std::string take_why_left();
   Board& board();
 
  private:
@@ -128,7 +132,7 @@ class RankWatch final : public WaitListener {
   bool counts_waits_ = false;
   std::int64_t counted_ns_ = 0;  // up to which the wait was counted
   std::array<PeerWait, peers_counted> waits_ = {};
-  std::uint64_t hangs_taken_ = 0, spares_taken_ = 0;
+  std::uint64_t hangs_taken_ = 0, spares_taken_ = 0, left_taken_ = 0;
   // Times of the next and the last look at the guard, and its state at the last look.
   std::int64_t next_look_ns_ = 0;
   std::int64_t restart_gap_ns_, guard_started_ns_ = 0;

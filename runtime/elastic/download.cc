@@ -122,6 +122,7 @@ class Download {
                                                    .timeout_ms = config.download_timeout_ms},
                                                   variables, cancelled_);
     if (done.outcome.ok()) return {};
+    if (!done.printed.empty()) print_message("checkpoint.download_command printed: {}", done.printed);
     if (before_step().has_value()) return done.outcome.error();
     return fail_because(
         done.outcome.error(), ExitCode::communication,

@@ -21,6 +21,7 @@ struct RecoveryInventory {
   double gemm_peak = 0.0;       // FLOP/s of an active rank, measured at the start
   std::string shm_run_id = {};  // empty: not yet known to any rank
   std::string verdict = {};     // verdict of the watchdog on any host, a line
+  int cause = 0;                // FaultCause, as far as this rank knows it
   bool lost_some = false;       // ranks of the epoch before this one were lost
   bool lost_starter = false;    // a rank was lost while it started new ones: no more are started
   // Step that was given up last although no rank was lost, and how often in succession.
@@ -53,6 +54,7 @@ struct RecoveryInventory {
     visit("gemm_peak", self.gemm_peak);
     visit("shm_run_id", self.shm_run_id);
     visit("verdict", self.verdict);
+    visit("cause", self.cause);
     visit("lost_some", self.lost_some);
     visit("lost_starter", self.lost_starter);
     visit("redone_step", self.redone_step);

@@ -49,6 +49,7 @@ RecoveryInventory merge_inventories(std::span<const RecoveryInventory> inventori
     all.gemm_peak = std::max(all.gemm_peak, one.gemm_peak);
     if (all.shm_run_id.empty()) all.shm_run_id = one.shm_run_id;
     if (all.verdict.empty()) all.verdict = one.verdict;
+    all.cause = std::max(all.cause, one.cause);
     all.lost_some = all.lost_some || one.lost_some;
     all.lost_starter = all.lost_starter || one.lost_starter;
     if (std::pair(one.redone_step, one.redone) > std::pair(all.redone_step, all.redone)) {

@@ -116,6 +116,12 @@ void claim_for_the_dead(const Group& group, const RecoveryInventory& known, RunJ
   if (known.joined && !group.launched().membership->lost_quorum()) journal.claim_for_the_dead();
 }
 
+// Returns the cause of a fault, as far as this rank knows it. `hang`: the watchdog's sentence, or empty.
+FaultCause cause_known(RankWatch* watch, const std::string& hang, FaultCause cause) {
+  if (!hang.empty()) cause = nearer_cause(cause, FaultCause::rank_hangs);
+  return watch == nullptr ? cause : nearer_cause(cause, fault_cause_named(watch->take_why_left()));
+}
+
 // Sends what this rank knows to the others, and returns what all know.
 Result<std::vector<RecoveryInventory>> exchange_inventories(const Group& group, const RunSetup& setup,
                                                             const RecoveryRecord& record, std::uint64_t step,
@@ -124,6 +130,7 @@ Result<std::vector<RecoveryInventory>> exchange_inventories(const Group& group, 
   mine.host = launched.env.host_id();
   mine.step = step;
   mine.verdict = launched.watch == nullptr ? "" : launched.watch->take_hang();
+  mine.cause = static_cast<int>(cause_known(launched.watch, mine.verdict, record.cause));
   mine.noticed = record.noticed;
   mine.noticed_us = record.noticed_us;
   mine.reported = record.reported;
@@ -158,6 +165,11 @@ void add_known(const Group& group, const RecoveryInventory& known, RecoveryRecor
   record.hosts_after = ranks_by_host(now);
   const std::vector<Member> lost = members_lost(record.before, now);
   record.lost = lost.empty() ? "" : name_members(lost);
+  record.cause = nearer_cause(record.cause, static_cast<FaultCause>(known.cause));
+  const bool lost_host = std::ranges::any_of(ranks_by_host(record.before), [&](const auto& entry) {
+    return !record.hosts_after.contains(entry.first);
+  });
+  if (lost_host) record.cause = nearer_cause(record.cause, FaultCause::host_lost);
   if (!known.verdict.empty()) record.verdict = known.verdict;
   record.noticed = known.noticed;
   record.reported = known.reported;
@@ -515,6 +527,7 @@ void Session::follow_verdict(Trainer& trainer, StepsVerdict verdict) {
       fail(is_numerics ? ExitCode::numerics : ExitCode::communication, "{}", event.reason), together,
       verdict.action);
   saves_.give_up(std::move(steps_.saves));
+  evicts_ = !is_numerics && !together;
   facts_.evicted = !is_numerics && !together &&
                    std::ranges::find(verdict.leaving_ranks, all.rank()) != verdict.leaving_ranks.end();
   if (rollback.has_value()) saves_.distrust(worker_->state(), rollback->trusted_step);
@@ -547,6 +560,7 @@ void Session::note_fault(const Error& fault) {
   if (!record.has_value())
     journal_.begin_recovery(fault.message, ended_ns, active_before).reported =
         launched_.membership->reported_by_peer();
+  if (std::exchange(evicts_, false)) record->cause = nearer_cause(record->cause, FaultCause::rank_evicted);
   ++record->faults;
   growth_.begin_pause();
 }
@@ -746,7 +760,11 @@ Result<PhaseOutcome> Session::dismiss(const Error& fault) {
 Result<PhaseOutcome> Session::leave(const Error& fault) {
   journal_.flush();
   report_if_unfit(launched_, setup_.step, fault);
-  if (group_.leaving().has_value()) {
+  const bool lost_device = group_.leaving().has_value();
+  if (launched_.watch != nullptr &&
+      (lost_device || (setup_.device != nullptr && !setup_.device->status().ok())))
+    launched_.watch->leaves(name_of(FaultCause::gpu_failed));
+  if (lost_device) {
     LeavingRank leaving = *group_.leaving();
     leaving.step = step();
     end_without_device(leaving, fault);

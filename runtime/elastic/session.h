@@ -74,7 +74,8 @@ class Session {
   JoinedTransport transport_;
   std::unique_ptr<Worker> worker_;
   RunSaves saves_;
-  StepsEnd steps_;  // how the steps of the newest epoch ended
+  StepsEnd steps_;       // how the steps of the newest epoch ended
+  bool evicts_ = false;  // by a verdict that sends a rank away
   RunRollback rollback_;
   GrowBack growth_;
   std::uint64_t step_ = 0;               // newest step while there is no worker

@@ -316,6 +316,7 @@ void Job::report_fault(StartEnd& end) const {
     end.fault = fmt::format("mpirun was killed by signal {}", mpirun_.end->code);
   } else if (ended_by_mpirun()) {
     end.fault = "mpirun ended the ranks, as it does when it loses a host; what it wrote says why";
+    end.cause = FaultCause::host_lost;
   } else if (ranks_.empty()) {
     end.fault = end.kind =
         fmt::format("mpirun ended with exit code {} before any rank had begun; what it wrote says why",
@@ -331,7 +332,10 @@ void Job::report_fault(StartEnd& end) const {
   }
   const std::string hangs =
       hangs_at_end(read_reported_hangs(*env_, plan_.directory), newest_step_made(*env_, plan_.paths));
-  if (!hangs.empty()) end.fault = hangs + "; " + end.fault;
+  if (!hangs.empty()) {
+    end.fault = hangs + "; " + end.fault;
+    end.cause = FaultCause::rank_hangs;
+  }
   if (kill_.is_of_mpirun_alone) end.fault += "; " + kill_.why;  // after the cause, which may repeat
 }
 

@@ -345,6 +345,7 @@ void Launcher::log_fault(const StartEnd& end) {
   log_->write(FaultEvent{.time_us = env_->wall_time_us(),
                          .level = FaultEvent::by_launcher,
                          .step = end.step,
+                         .cause = std::string(name_of(end.cause)),
                          .reason = end.fault});
 }
 

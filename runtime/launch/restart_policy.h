@@ -10,6 +10,7 @@
 
 #include "runtime/config/config.h"
 #include "runtime/core/result.h"
+#include "runtime/run/fault_cause.h"
 
 namespace holdfast::launch {
 
@@ -29,6 +30,7 @@ struct StartEnd {
   std::uint64_t step = 0;         // newest step of the run when it ended
   // Description of the fault for a person: "rank 1 (host a) died".
   std::string fault = {};
+  FaultCause cause = FaultCause::start_ended;
   // Kind of the fault; equal texts mean the same fault. Empty: nothing that the run itself could have caused.
   std::string kind = {};
   Reach reach = Reach::run;  // of `code`: Reach::run ends the launch

@@ -25,13 +25,29 @@ struct KindLabels {
 };
 constexpr std::array kind_labels = std::to_array<KindLabels>({
     {"interval", {"tier"}},
-    {"fault", {"what"}},
+    {"fault", {"what", "cause"}},
     {"recovery", {"reason", "resumed_from"}},
     {"verdict", {"kind", "action"}},
     {"straggler", {"rank", "host", "of", "peer"}},
     {"health", {"host", "rule", "action"}},
     {"exclude", {"host"}},
     {"drain", {"host"}},
+});
+
+constexpr auto causes_to_come = std::to_array<std::pair<const char*, FaultCause>>({
+    {FaultEvent::rank, FaultCause::rank_died},
+    {FaultEvent::rank, FaultCause::host_lost},
+    {FaultEvent::rank, FaultCause::rank_evicted},
+    {FaultEvent::rank, FaultCause::gpu_failed},
+    {FaultEvent::rank, FaultCause::rank_hangs},
+    {FaultEvent::spare, FaultCause::spare_died},
+    {FaultEvent::growth, FaultCause::growth_failed},
+    {FaultEvent::save, FaultCause::save_failed},
+    {FaultEvent::replica, FaultCause::replica_failed},
+    {FaultEvent::upload, FaultCause::upload_failed},
+    {"", FaultCause::start_ended},
+    {"", FaultCause::host_lost},
+    {"", FaultCause::rank_hangs},
 });
 
 // Escapes what labels and help texts must not have.
@@ -116,10 +132,9 @@ void MetricsBook::begin_anew() {
   incidents_ = std::make_unique<IncidentReader>(/*keeps_spans=*/false);
   families_.clear();
   // Faults that have not come are 0, so that the first one is an increase.
-  for (const char* what : {"", FaultEvent::rank, FaultEvent::spare, FaultEvent::growth, FaultEvent::save,
-                           FaultEvent::replica, FaultEvent::upload})
+  for (const auto& [what, cause] : causes_to_come)
     put(families_, "holdfast_fault_events", Type::counter, events_of(FaultEvent::kind),
-        text_of_labels({{"what", what}}), 0);
+        text_of_labels({{"what", what}, {"cause", std::string(name_of(cause))}}), 0);
 }
 
 Json MetricsBook::state() const {

@@ -162,7 +162,7 @@ void Notifier::State::tell(const Notification& notice) {
   if (fails && cancelled_ && !is_end) mind_.leave_out(notice);
   if (fails && !fails_) {
     print_message("{} (event {}). The run goes on, and the next notice is another try",
-                  done.outcome.error().message, notice.news.kind);
+                  with_printed(done.outcome.error().message, done.printed), notice.news.kind);
   } else if (!fails && fails_) {
     print_message("notify.command works again");
   }

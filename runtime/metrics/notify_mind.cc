@@ -103,6 +103,7 @@ std::map<std::string, std::string> variables_of(const Notification& notice, cons
           {"HOLDFAST_TIME", std::to_string(news.time_us / 1'000'000)},
           {"HOLDFAST_HOST", printable(news.host)},
           {"HOLDFAST_RANK", news.rank},
+          {"HOLDFAST_CAUSE", news.cause},
           {"HOLDFAST_STATE", news.state},
           {"HOLDFAST_EXIT_CODE", is_end ? std::to_string(news.exit_code) : ""},
           {"HOLDFAST_LEFT_OUT", std::to_string(notice.left_out)}};

@@ -8,13 +8,13 @@
 #include <set>
 
 #include "runtime/config/loader.h"
+#include "runtime/core/check.h"
 #include "runtime/core/units.h"
 #include "runtime/hazard/run_cost.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/report/report_page.h"
 #include "runtime/report/step_analysis.h"
 #include "runtime/run/event_reading.h"
-#include "runtime/run/log_reader.h"
 
 namespace holdfast::report {
 namespace {
@@ -38,14 +38,13 @@ class IncidentCollector {
     if (before && event_kind(json) == EvaluationEvent::kind) computed_until_us_ = event_time(json);
     if (const auto step = event_as<StepEvent>(json)) read_step(before, *step);
     if (const auto recovery = event_as<RecoveryEvent>(json)) read_recovery(before, *recovery);
-    if (const auto fault = event_as<FaultEvent>(json); fault.has_value() && !before && !fault->is_aside())
-      is_over_ = is_over_ || fault->begin_us() > incident_->end_us;
+    if (const auto fault = event_as<FaultEvent>(json)) read_fault(before, *fault);
     if (const auto interval = event_as<IntervalEvent>(json);
         interval.has_value() && before && interval->tier == "ram" && std::isfinite(interval->cost_ms))
       incident_->snapshot_s = interval->cost_ms / 1e3;
-    if (auto verdict = event_as<VerdictEvent>(json)) {
-      if (verdict->reason == incident_->faults.front().noticed) incident_->verdict = std::move(verdict);
-    }
+    if (auto verdict = event_as<VerdictEvent>(json);
+        verdict.has_value() && verdict->action == name_of(VerdictAction::evict))
+      sent_away_ = std::move(verdict);
   }
 
   void finish() {
@@ -74,6 +73,14 @@ class IncidentCollector {
     if (recovery.has_value() && recovery->seats_before.has_value() && recovery->seats_after.has_value())
       return *recovery->seats_after < *recovery->seats_before;
     return incident_->ranks_after > 0 && incident_->ranks_after < incident_->ranks_before;
+  }
+
+  // The verdict for which a rank was sent away is the last one before the fault.
+  void read_fault(bool before, const FaultEvent& fault) {
+    const FaultEntry& first = incident_->faults.front();
+    if (!before && !fault.is_aside()) is_over_ = is_over_ || fault.begin_us() > incident_->end_us;
+    if (first.cause == FaultCause::rank_evicted && fault.begin_us() == first.time_us)
+      incident_->verdict = sent_away_;
   }
 
   void read_start(bool before, const StartEvent& start) {
@@ -141,7 +148,8 @@ class IncidentCollector {
   std::int64_t computed_until_us_ = 0;  // end of what was done before the incident
   double first_step_s_ = 0.0;
   std::int64_t smaller_steps_ = 0;
-  bool is_over_ = false;  // what comes is another incident's, or nobody's
+  std::optional<VerdictEvent> sent_away_;  // the newest
+  bool is_over_ = false;                   // what comes is another incident's, or nobody's
 };
 
 // Takes the faults that were mended with this one, and the times of all.
@@ -229,7 +237,8 @@ std::string Incident::price_of(double duration_s) const {
 }
 
 Result<Incident> read_incident(Env& env, const RunPaths& paths, std::size_t number) {
-  HF_TRY(const RunHistory history, read_history(env, paths));
+  HF_TRY(const LogReader log, LogReader::open(env, paths));
+  HF_TRY(const RunHistory history, read_history(log));
   const std::size_t count = history.ledger.faults.size();
   if (count == 0)
     return fail(ExitCode::config, "{} has no incident {}: nothing failed in it", paths.directory, number);
@@ -237,19 +246,33 @@ Result<Incident> read_incident(Env& env, const RunPaths& paths, std::size_t numb
     return fail(ExitCode::config, "{} has no incident {}: it has {} ({}); `holdfast report {}` lists them",
                 paths.directory, number, count, count == 1 ? "number 1" : fmt::format("1 to {}", count),
                 paths.directory);
-  Incident incident;
-  incident.number = number;
-  incident.count = count;
-  take_faults(history.ledger, number - 1, incident);
-  take_surroundings(history, incident);
-  incident.missing_parts = history.missing_parts;
-  HF_TRY(const LogReader log, LogReader::open(env, paths));
-  IncidentCollector collector(incident);
-  HF_TRY_VOID(log.for_each([&](const Json& event) { collector.take(event); }));
-  collector.finish();
-  take_price(env, paths, incident);
-  incident.decisions = decisions_of(incident);
-  return incident;
+  HF_TRY(std::vector<Incident> incidents, read_incidents(env, paths, log, history, number, number));
+  return std::move(incidents.front());
+}
+
+Result<std::vector<Incident>> read_incidents(Env& env, const RunPaths& paths, const LogReader& log,
+                                             const RunHistory& history, std::size_t first, std::size_t last) {
+  HF_CHECK(1 <= first && last <= history.ledger.faults.size());
+  std::vector<Incident> incidents(last + 1 - std::min(first, last + 1));
+  std::vector<IncidentCollector> collectors;
+  for (std::size_t number = first; number <= last; ++number) {
+    Incident& incident = incidents[number - first];
+    incident.number = number;
+    incident.count = history.ledger.faults.size();
+    take_faults(history.ledger, number - 1, incident);
+    take_surroundings(history, incident);
+    incident.missing_parts = history.missing_parts;
+    collectors.emplace_back(incident);
+  }
+  HF_TRY_VOID(log.for_each([&](const Json& event) {
+    for (IncidentCollector& collector : collectors) collector.take(event);
+  }));
+  for (IncidentCollector& collector : collectors) collector.finish();
+  for (Incident& incident : incidents) {
+    take_price(env, paths, incident);
+    incident.decisions = decisions_of(incident);
+  }
+  return incidents;
 }
 
 std::vector<std::string> cheaper_ways(const Incident& one) {

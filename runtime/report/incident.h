@@ -13,6 +13,7 @@
 #include "runtime/os/env.h"
 #include "runtime/report/playbook.h"
 #include "runtime/run/incident_log.h"
+#include "runtime/run/log_reader.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_history.h"
 #include "watchdog/flight_record.h"
@@ -60,6 +61,9 @@ struct Incident {
 
 // Reads the incident with this number. ExitCode::config where the run has none, or no log.
 Result<Incident> read_incident(Env& env, const RunPaths& paths, std::size_t number);
+// Reads all from number `first` on, which are incidents of `history`, the history of `log`.
+Result<std::vector<Incident>> read_incidents(Env& env, const RunPaths& paths, const LogReader& log,
+                                             const RunHistory& history, std::size_t first, std::size_t last);
 
 // Returns sentences on what would have been cheaper, with the keys to set; never empty.
 std::vector<std::string> cheaper_ways(const Incident& incident);

@@ -36,6 +36,14 @@ constexpr auto entries = std::to_array<PlaybookEntry>({
      .you_do = "If it repeats: `nvidia-smi -q`, `dmesg | grep Xid`, `holdfast health`.",
      .chaos = "gpu_fault",
      .page = "health.md"},
+    {.kind = "rank-evicted",
+     .what = "A rank left because of a verdict on its numbers.",
+     .run_does =
+         "The others go back to a state from before it, and the bits are those of an undisturbed run.",
+     .you_do =
+         "What the kind of the verdict asks for: `holdfast report RUN --incident N`, where the log has it.",
+     .chaos = "",
+     .page = "verdict.md#wrong-numbers-that-look-right"},
     {.kind = "host-lost",
      .what = "All ranks of a host are gone, or it does not answer: power, kernel, network.",
      .run_does =
@@ -88,8 +96,14 @@ constexpr auto entries = std::to_array<PlaybookEntry>({
      .you_do = "What its output says.",
      .chaos = "",
      .page = "checkpoints.md"},
+    {.kind = "spare-died",
+     .what = "The process of a spare ended: a rank that had nothing to compute.",
+     .run_does = "Training continues; there is one spare less until new ranks join, or the next start.",
+     .you_do = "Nothing. If it repeats, look at its host.",
+     .chaos = "",
+     .page = "operations.md"},
     {.kind = "growth-failed",
-     .what = "A new rank or a spare did not join.",
+     .what = "New ranks did not join.",
      .run_does = "Training continues with the ranks that there are; the pause before the next try doubles.",
      .you_do = "Look at the host that it was started on.",
      .chaos = "unfit_host",
@@ -155,24 +169,18 @@ constexpr auto entries = std::to_array<PlaybookEntry>({
      .you_do = "What the rule asks for (health.md).",
      .chaos = "sick_host",
      .page = "health.md"},
+    {.kind = "unknown",
+     .what = "The event does not say what it was: a log of an older version.",
+     .run_does = "What its sentence says.",
+     .you_do = "Read the sentence of the fault.",
+     .chaos = "",
+     .page = "events.md"},
 });
 
 const PlaybookEntry& entry(std::string_view kind) {
   const auto* const found = std::ranges::find(entries, kind, &PlaybookEntry::kind);
   HF_CHECK(found != entries.end());
   return *found;
-}
-
-bool says(const FaultEntry& fault, std::string_view words) {
-  return fault.noticed.find(words) != std::string::npos;
-}
-
-// Returns the entry of a fault beside which training went on.
-const PlaybookEntry& entry_aside(const FaultEntry& fault) {
-  if (fault.what == FaultEvent::replica) return entry("replica-failed");
-  if (fault.what == FaultEvent::upload) return entry("upload-failed");
-  if (fault.what == FaultEvent::growth || fault.what == FaultEvent::spare) return entry("growth-failed");
-  return entry("save-failed");
 }
 
 }  // namespace
@@ -191,13 +199,8 @@ const PlaybookEntry& playbook_entry(const VerdictEvent& verdict) {
 
 const PlaybookEntry& playbook_entry(const FaultEntry& fault, const VerdictEvent* verdict, bool lost_host) {
   if (verdict != nullptr) return playbook_entry(*verdict);
-  if (fault.level == FaultLevel::none) return entry_aside(fault);
-  if (says(fault, "ended without a word")) return entry("ended-without-a-word");
-  if (says(fault, " hangs: ")) return entry("rank-hangs");
-  if (says(fault, "(GPU ") || says(fault, "the GPU")) return entry("gpu-failed");
-  if (fault.who.empty()) return entry("start-ended");
-  if (says(fault, "unreachable") && !says(fault, "process or host died")) return entry("host-lost");
-  return entry(lost_host ? "host-lost" : "rank-died");
+  const bool is_of_host = lost_host && fault.cause == FaultCause::rank_died;  // its other ranks followed
+  return entry(name_of(is_of_host ? FaultCause::host_lost : fault.cause));
 }
 
 std::string playbook_page() {

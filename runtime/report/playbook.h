@@ -1,5 +1,5 @@
 // Playbook: what each kind of incident means, what the run does by itself, what is left to a person, and which
-// fault of `holdfast chaos` makes one. One table: docs/playbook.md is made from it, and incident pages quote it. Pure.
+// fault of `holdfast chaos` makes one. The kind of a fault is its FaultCause, that of a verdict follows from its fields. One table: docs/playbook.md is made from it, and incident pages quote it. Pure.
 #pragma once
 
 #include <span>

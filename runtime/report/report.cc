@@ -83,9 +83,8 @@ std::string lost_time_section(Env& env, const RunPaths& paths) {
       "", table(rows));
 }
 
-Result<ReportContent> read_content(Env& env, const RunPaths& paths) {
-  ReportContent content{.directory = paths.directory};
-  HF_TRY(content.history, read_history(env, paths));
+ReportContent read_content(Env& env, const RunPaths& paths, RunHistory history) {
+  ReportContent content{.directory = paths.directory, .history = std::move(history)};
   if (!content.history.missing_parts.empty()) print_message("{}", content.history.missing_parts);
   content.status = read_status(env, paths);
   content.lost_time = lost_time_section(env, paths);
@@ -309,8 +308,8 @@ std::string page(const ReportContent& content) {
 
 }  // namespace
 
-Result<Report> make_report(Env& env, const RunPaths& paths) {
-  HF_TRY(const ReportContent content, read_content(env, paths));
+Report make_report(Env& env, const RunPaths& paths, RunHistory history) {
+  const ReportContent content = read_content(env, paths, std::move(history));
   std::string summary = summary_of(content.history.ledger);
   if (const std::string numbers = summary_of(content.history.numbers); !numbers.empty())
     summary += fmt::format("{}numbers: {}", summary.empty() ? "" : "\n", numbers);
@@ -318,7 +317,8 @@ Result<Report> make_report(Env& env, const RunPaths& paths) {
 }
 
 Result<std::string> write_report(Env& env, const RunPaths& paths) {
-  HF_TRY(Report report, make_report(env, paths));
+  HF_TRY(RunHistory history, read_history(env, paths));
+  Report report = make_report(env, paths, std::move(history));
   HF_TRY_VOID(env.replace_text(paths.report(), report.page));
   return std::move(report.summary);
 }

@@ -7,6 +7,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
+#include "runtime/run/run_history.h"
 
 namespace holdfast::report {
 
@@ -14,8 +15,8 @@ struct Report {
   std::string page;     // HTML
   std::string summary;  // of write_report()
 };
-// Makes the report and writes nothing. Error: as below.
-Result<Report> make_report(Env& env, const RunPaths& paths);
+// Makes the report from the history of the run, and writes nothing.
+Report make_report(Env& env, const RunPaths& paths, RunHistory history);
 
 // Replaces the report; may be called while the run goes on. Returns a line on the run's faults
 // (incident_log.h) and a line on its verdicts (numbers_log.h); empty when there were none of either. ExitCode::config when there is no event log.

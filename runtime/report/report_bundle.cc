@@ -13,6 +13,8 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/report/incident_page.h"
 #include "runtime/report/report.h"
+#include "runtime/run/event_reading.h"
+#include "runtime/run/log_reader.h"
 #include "runtime/run/run_history.h"
 
 namespace holdfast::report {
@@ -61,22 +63,40 @@ class Bundle {
   std::string left_out_;
 };
 
-// Cuts out of a text what commands of users printed, up to `end`: they may print what they were given.
-std::string without_printed(std::string text, char end) {
-  constexpr std::string_view mark = "it printed: ";
-  for (std::size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at)) {
-    at += mark.size();
-    std::size_t stop = at;
-    while (stop < text.size() && text[stop] != end && text[stop] != '\n') stop += text[stop] == '\\' ? 2 : 1;
-    text.replace(at, std::min(stop, text.size()) - at, "(left out)");
+// Returns an event without what commands of users printed: they may print what they were given. An older version has quoted
+// it in the sentences of faults, which had no cause.
+Json shareable(const Json& event) {
+  const bool is_fault = event_kind(event) == FaultEvent::kind;
+  if (!is_fault) return event;
+  const bool is_old = !event.contains(field_name(&FaultEvent::cause));
+  Json kept = Json::object();
+  for (const JsonMember& field : event.items()) {
+    if (field.key == field_name(&FaultEvent::printed)) continue;
+    const bool may_quote = is_old && field.key == field_name(&FaultEvent::reason);
+    kept[field.key] = may_quote ? Json("(left out: a sentence of an older version)") : field.value;
   }
-  return text;
+  return kept;
 }
-constexpr char end_in_json = '"', end_in_html = '<';
 
-Result<void> add_log(Env& env, const RunPaths& paths, Bundle& bundle) {
-  HF_TRY(LogTail tail, read_log_tail(env, paths, log_max));
-  return bundle.add("events.jsonl", without_printed(std::move(tail.lines), end_in_json));
+// Keeps the lines of all other kinds as they are, but for those that are not whole.
+std::string shareable_lines(std::string_view lines) {
+  std::string kept;
+  while (!lines.empty()) {
+    const std::size_t end = std::min(lines.find('\n'), lines.size());
+    const std::string_view line = lines.substr(0, end);
+    lines.remove_prefix(std::min(end + 1, lines.size()));
+    const Json event = Json::parse_any(line);
+    if (!event.is_object()) continue;
+    const bool is_fault = event_kind(event) == FaultEvent::kind;
+    kept += is_fault ? shareable(event).dump_any() : std::string(line);
+    kept += '\n';
+  }
+  return kept;
+}
+
+Result<void> add_log(const LogReader& log, Bundle& bundle) {
+  HF_TRY(const LogTail tail, tail_of(log, log_max));
+  return bundle.add("events.jsonl", shareable_lines(tail.lines));
 }
 
 Result<void> add_flights(Env& env, const RunPaths& paths, const std::string& directory, Bundle& bundle) {
@@ -88,35 +108,32 @@ Result<void> add_flights(Env& env, const RunPaths& paths, const std::string& dir
   return {};
 }
 
-Result<void> add_pages(Env& env, const RunPaths& paths, Bundle& bundle) {
-  HF_TRY(const Report report, make_report(env, paths));
-  HF_TRY_VOID(bundle.add("report.html", without_printed(report.page, end_in_html)));
-  HF_TRY(const IncidentLog log, read_incident_log(env, paths));
-  const std::size_t count = log.faults.size();
-  for (std::size_t number = count - std::min(count, incidents_max) + 1; number <= count; ++number) {
-    const std::string name = fmt::format("incident-{}.html", number);
-    const Result<Incident> incident = read_incident(env, paths, number);
-    if (!incident.ok()) {
-      bundle.leave_out(name, incident.error().message);
-      continue;
-    }
-    const std::vector<FlightRecord> flights = flight_records_near(env, paths.directory, incident->begin_us);
-    HF_TRY_VOID(
-        bundle.add(name, without_printed(incident_page(paths.directory, *incident, flights), end_in_html)));
+Result<void> add_pages(Env& env, const RunPaths& paths, const LogReader& log, Bundle& bundle) {
+  HF_TRY(const RunHistory history, read_history(log, shareable));
+  HF_TRY_VOID(bundle.add("report.html", make_report(env, paths, history).page));
+  const std::size_t count = history.ledger.faults.size();
+  if (count == 0) return {};
+  HF_TRY(const std::vector<Incident> incidents,
+         read_incidents(env, paths, log, history, count - std::min(count, incidents_max) + 1, count));
+  for (const Incident& incident : incidents) {
+    const std::vector<FlightRecord> flights = flight_records_near(env, paths.directory, incident.begin_us);
+    HF_TRY_VOID(bundle.add(fmt::format("incident-{}.html", incident.number),
+                           incident_page(paths.directory, incident, flights)));
   }
   return {};
 }
 
 Result<void> fill(Env& env, const RunPaths& paths, const std::string& directory, const std::string& program,
                   Bundle& bundle) {
-  HF_TRY_VOID(add_log(env, paths, bundle));
+  HF_TRY(const LogReader log, LogReader::open(env, paths));
+  HF_TRY_VOID(add_log(log, bundle));
   const std::string config = text_within_or_empty(env, paths.config(), text_limits::config);
   if (!config.empty()) HF_TRY_VOID(bundle.add("config.toml", without_commands(config)));
   for (const std::string& path : {paths.status(), paths.history(), paths.hardware(), paths.rank_times(),
                                   paths.metrics(), paths.directory + "/lineage.json"})
     HF_TRY_VOID(bundle.copy(path.substr(paths.directory.size() + 1), path));
   HF_TRY_VOID(add_flights(env, paths, directory, bundle));
-  HF_TRY_VOID(add_pages(env, paths, bundle));
+  HF_TRY_VOID(add_pages(env, paths, log, bundle));
   return bundle.add(
       "ABOUT.txt",
       fmt::format(

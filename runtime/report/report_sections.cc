@@ -43,12 +43,8 @@ std::string_view class_of(SpanUse use) {
   return classes[static_cast<std::size_t>(use)];
 }
 
-std::string shown_duration(double duration_ms) {
-  if (duration_ms < 10'000.0) return fmt::format("{:.{}f} ms", duration_ms, duration_ms < 10.0 ? 1 : 0);
-  return format_duration(static_cast<std::int64_t>(std::min(duration_ms, 1e15)) / 1000 * 1000);
-}
 std::string shown_microseconds(std::int64_t time_us) {
-  return shown_duration(static_cast<double>(time_us) / 1e3);
+  return shown_seconds(static_cast<double>(time_us) / 1e6);
 }
 
 class Picture {
@@ -158,7 +154,7 @@ std::string parts_of(const FaultEntry& fault) {
   std::string text;
   const auto add = [&](std::string_view name, double part_ms) {
     if (part_ms > 0.0)
-      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, shown_duration(part_ms));
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, shown_seconds(part_ms / 1e3));
   };
   add("shrink", fault.shrink_ms);
   add("plan", fault.plan_ms);
@@ -182,7 +178,7 @@ std::string fault_rows(const IncidentLog& ledger, std::size_t count) {
                    "title=\"{}\">{}</td></tr>\n",
                    number, fmt::gmtime(seconds), fault->step, escape_html(fault->who),
                    escape_html(fault->noticed), level_words(fault->level), escape_html(fault->action), parts,
-                   fault->cost_ms > 0.0 ? shown_duration(fault->cost_ms) : "–");
+                   fault->cost_ms > 0.0 ? shown_seconds(fault->cost_ms / 1e3) : "–");
   }
   return rows;
 }

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "runtime/core/digest.h"
+#include "runtime/run/fault_cause.h"
 
 namespace holdfast::run {
 
@@ -261,9 +262,11 @@ struct FaultEvent {
   std::optional<int> level = {};
   std::uint64_t step = 0;
   std::optional<std::string> what = {};
+  std::string cause = std::string(name_of(FaultCause::unknown));
   std::optional<std::string> lost = {};
   std::optional<std::int64_t> noticed_us = {};
   std::string reason = {};
+  std::optional<std::string> printed = {};
   std::optional<int> attempts = {};
   std::optional<double> duration_ms = {};
   std::optional<std::uint64_t> unsaved_steps = {};
@@ -282,9 +285,13 @@ struct FaultEvent {
     visit("what", self.what, "",
           "rank, spare, growth, save, replica or upload; of the launcher's events there is "
           "none");
+    visit("cause", self.cause, "", fault_cause_meaning);
     visit("lost", self.lost, "", "Which ranks, on which hosts; of rank, spare and growth");
     visit("noticed_us", self.noticed_us, "us", "Wall clock when the first rank noticed; of rank and growth");
-    visit("reason", self.reason, "", "Sentence");
+    visit("reason", self.reason, "", "Sentence; it quotes nothing that a command printed");
+    visit("printed", self.printed, "",
+          "End of what the command of the config printed, in one line; of upload, where it printed "
+          "something. A bundle has it not");
     visit("attempts", self.attempts, "", "How often the command was run; of upload");
     visit("duration_ms", self.duration_ms, "ms", "All attempts together; of upload");
     visit("unsaved_steps", self.unsaved_steps, "", "Steps that are in no checkpoint; of save");

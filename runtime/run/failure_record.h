@@ -15,6 +15,7 @@
 #include "runtime/core/result.h"
 #include "runtime/hazard/failure_rate.h"
 #include "runtime/os/env.h"
+#include "runtime/run/fault_cause.h"
 #include "runtime/run/run_directory.h"
 
 namespace holdfast::run {
@@ -55,12 +56,13 @@ class FailureTally {
 // RecoveryRecord: facts about a recovery for the log and the console. Holds what is known of one death or several until a step was made without the dead, or of new ranks until
 // one was made with them.
 struct RecoveryRecord {
-  int wanted = 0;                 // new ranks; 0: it is about deaths alone
-  std::string not_grown = {};     // why none came
-  bool goes_back = false;         // a verdict takes the run back; nobody was lost
-  std::int64_t noticed_ns = 0;    // Env::monotonic_ns() of this rank
-  std::int64_t noticed_us = 0;    // the same by its wall clock
-  std::string noticed = {};       // how: its sentence
+  int wanted = 0;               // new ranks; 0: it is about deaths alone
+  std::string not_grown = {};   // why none came
+  bool goes_back = false;       // a verdict takes the run back; nobody was lost
+  std::int64_t noticed_ns = 0;  // Env::monotonic_ns() of this rank
+  std::int64_t noticed_us = 0;  // the same by its wall clock
+  std::string noticed = {};     // how: its sentence
+  FaultCause cause = FaultCause::rank_died;
   bool reported = false;          // the sentence says that another rank gave up, and not why
   std::string verdict = {};       // of the watchdog, which ended a rank that hung: its sentence; else empty
   MembershipView before = {};     // of the ranks that trained last

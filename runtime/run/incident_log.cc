@@ -199,7 +199,8 @@ class IncidentReader::State {
       ledger_.faults.push_back({.level = FaultLevel::ended,
                                 .time_us = last_us_,
                                 .step = step_,
-                                .noticed = "the start ended without a word"});
+                                .noticed = "the start ended without a word",
+                                .cause = FaultCause::no_word});
       begin_restart();
     }
     for (const std::size_t index : open_) {
@@ -298,7 +299,8 @@ class IncidentReader::State {
                      .step = event.step,
                      .who = event.lost.value_or(""),
                      .noticed = event.reason,
-                     .what = event.what.value_or("")};
+                     .what = event.what.value_or(""),
+                     .cause = fault_cause_named(event.cause)};
     if (event.is_aside()) {
       fault.noticed = fmt::format("{}: {}", *event.what, event.reason);
       go_on_beside(fault, event.time_us);
@@ -379,7 +381,10 @@ class IncidentReader::State {
     if (finish.state == FinishEvent::failed) {
       if (open_.empty()) {
         open_.push_back(ledger_.faults.size());
-        ledger_.faults.push_back({.time_us = finish.time_us, .step = step_, .noticed = finish.reason});
+        ledger_.faults.push_back({.time_us = finish.time_us,
+                                  .step = step_,
+                                  .noticed = finish.reason,
+                                  .cause = FaultCause::start_ended});
       }
       FaultEntry& fault = ledger_.faults[open_.back()];
       fault.action = fmt::format("ended with exit code {}: {}", finish.exit_code, finish.reason);

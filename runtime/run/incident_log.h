@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/core/json.h"
+#include "runtime/run/fault_cause.h"
 
 namespace holdfast::run {
 
@@ -31,6 +32,7 @@ struct FaultEntry {
   std::string noticed = {};     // how, in the words of the log
   std::string action = {};      // what was done
   std::string what = {};        // FaultEvent::what; empty: it has none
+  FaultCause cause = FaultCause::unknown;
   // Time from the notice to resumed_us; where several were mended together only the last has it.
   double cost_ms = 0.0;
   // Parts of a recovery in place; 0 where the log has none.

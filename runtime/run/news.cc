@@ -69,6 +69,7 @@ std::optional<News> news_of(const Json& json) {
     news.step = start->resumed_from_step.value.value_or(0);
   } else if (const auto fault = event_as<FaultEvent>(json)) {
     news.sentence = sentence_of(*fault);
+    news.cause = name_of(fault_cause_named(fault->cause));
   } else if (const auto recovery = event_as<RecoveryEvent>(json)) {
     news.sentence = sentence_of(*recovery);
     news.step = recovery->resumed_from_step.value_or(0);

@@ -16,6 +16,7 @@ struct News {
   std::uint64_t step = 0;
   std::int64_t time_us = 0;
   std::string host = {}, rank = {};  // where the event names one
+  std::string cause = {};            // of `fault`: FaultCause
   std::string state = {};            // of `finish`: finished, saved or failed
   int exit_code = 0;
   std::string episode = {};  // what goes on for a while is told by several events, which have this in common

@@ -14,7 +14,6 @@
 #include "runtime/core/units.h"
 #include "runtime/run/event_log.h"
 #include "runtime/run/event_reading.h"
-#include "runtime/run/log_reader.h"
 
 namespace holdfast::run {
 namespace {
@@ -198,8 +197,12 @@ RunHistory parse_history(std::string_view event_lines) {
 
 Result<RunHistory> read_history(Env& env, const RunPaths& paths) {
   HF_TRY(const LogReader log, LogReader::open(env, paths));
+  return read_history(log);
+}
+
+Result<RunHistory> read_history(const LogReader& log, const std::function<Json(const Json&)>& shown) {
   HistoryReader reader;
-  HF_TRY_VOID(log.for_each([&](const Json& event) { reader.read(event); }));
+  HF_TRY_VOID(log.for_each([&](const Json& event) { reader.read(shown ? shown(event) : event); }));
   RunHistory history = std::move(reader).finish();
   history.missing_parts = log.warning();
   return history;
@@ -214,6 +217,10 @@ Result<IncidentLog> read_incident_log(Env& env, const RunPaths& paths) {
 
 Result<LogTail> read_log_tail(Env& env, const RunPaths& paths, std::uint64_t bytes_max) {
   HF_TRY(const LogReader log, LogReader::open(env, paths));
+  return tail_of(log, bytes_max);
+}
+
+Result<LogTail> tail_of(const LogReader& log, std::uint64_t bytes_max) {
   const std::uint64_t bytes = std::min(log.bytes(), bytes_max);
   LogTail tail{.lines = {}, .whole = bytes == log.bytes() && log.warning().empty()};
   HF_TRY(tail.lines, log.read(log.bytes() - bytes, bytes));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "runtime/os/env.h"
 #include "runtime/os/line_thread.h"
 #include "runtime/run/incident_log.h"
+#include "runtime/run/log_reader.h"
 #include "runtime/run/numbers_log.h"
 #include "runtime/run/run_directory.h"
 
@@ -58,6 +60,8 @@ struct RunHistory {
 RunHistory parse_history(std::string_view event_lines);
 // Reads the log of a directory. ExitCode::config when it has no event log.
 Result<RunHistory> read_history(Env& env, const RunPaths& paths);
+// Reads an opened log. `shown`: returns an event as it may be shown; null: as it is.
+Result<RunHistory> read_history(const LogReader& log, const std::function<Json(const Json&)>& shown = {});
 // Reads only what failed in the run.
 Result<IncidentLog> read_incident_log(Env& env, const RunPaths& paths);
 
@@ -68,6 +72,7 @@ struct LogTail {
 };
 // Reads at most `bytes_max`; the error is that there is no log, or none that can be read.
 Result<LogTail> read_log_tail(Env& env, const RunPaths& paths, std::uint64_t bytes_max);
+Result<LogTail> tail_of(const LogReader& log, std::uint64_t bytes_max);
 
 struct StepInterval {
   std::uint64_t first = 0, last = 0;

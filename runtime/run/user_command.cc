@@ -24,13 +24,12 @@ std::string sentence_of_end(const CommandEnd& end, const UserCommand& command) {
   return "";
 }
 
-// Puts the output into one line, for a message.
-std::string printed(std::string output) {
+std::string line_of_output(std::string output) {
   for (char& each : output) {
     if (each == '\n' || each == '\r') each = ' ';
   }
   while (output.ends_with(' ')) output.pop_back();
-  return output.empty() ? "it printed nothing" : "it printed: " + output;
+  return output;
 }
 
 // Waits before a retry; returns false when it was cancelled.
@@ -43,6 +42,10 @@ bool rest_before_retry(Env& env, std::int64_t milliseconds, const std::atomic<bo
 }
 
 }  // namespace
+
+std::string with_printed(const std::string& sentence, const std::string& printed) {
+  return sentence + (printed.empty() ? "; it printed nothing" : "; it printed: " + printed);
+}
 
 CommandAttempts run_user_command(Env& env, const UserCommand& command,
                                  const std::map<std::string, std::string>& variables,
@@ -58,12 +61,14 @@ CommandAttempts run_user_command(Env& env, const UserCommand& command,
     const Result<CommandEnd> end = env.run_command(attempt);
     done.duration_ns = env.monotonic_ns() - begin_ns;
     done.outcome = {};
+    done.printed.clear();
     if (end.ok() && end->succeeded()) return done;
     const std::string number =
         command.retry_after_ms.empty() ? "" : fmt::format(" (attempt {})", done.attempts);
-    done.outcome = end.ok() ? fail(ExitCode::checkpoint, "{} {}{}; {}", command.key,
-                                   sentence_of_end(*end, command), number, printed(end->output))
-                            : end.error();
+    done.outcome =
+        end.ok() ? fail(ExitCode::checkpoint, "{} {}{}", command.key, sentence_of_end(*end, command), number)
+                 : end.error();
+    if (end.ok()) done.printed = line_of_output(end->output);
     const auto retries = static_cast<std::size_t>(done.attempts) - 1;
     if (retries >= command.retry_after_ms.size() ||
         !rest_before_retry(env, command.retry_after_ms[retries], cancelled))

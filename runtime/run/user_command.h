@@ -23,10 +23,14 @@ struct UserCommand {
 };
 
 struct CommandAttempts {
-  Result<void> outcome;  // the error says how the last attempt ended and what it printed, in one line
+  Result<void> outcome;  // the error says how the last attempt ended, and quotes nothing of what it printed
+  std::string printed = {};  // end of what the last attempt printed, if it failed, in one line
   int attempts = 0;
   std::int64_t duration_ns = 0;  // time of all attempts and the waits between them
 };
+
+// Returns "it ended with exit code 7; it printed: no route", for the console alone: users print what they were given.
+std::string with_printed(const std::string& sentence, const std::string& printed);
 
 // Runs the command. Blocks until it has succeeded, has failed in every attempt, or is cancelled; meant for a
 // thread that has nothing else to do. Its error is ExitCode::checkpoint.

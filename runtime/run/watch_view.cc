@@ -219,11 +219,11 @@ void add_ranks(const RunSummary& run, std::size_t room, std::vector<ToneText>& l
 
 ToneText line_of(const News& news) {
   const bool is_bad = news.kind == FaultEvent::kind || news.kind == VerdictEvent::kind;
-  return {
-      is_bad                             ? Tone::bad
-      : news.kind == RecoveryEvent::kind ? Tone::good
-                                         : Tone::plain,
-      fmt::format("  {}  step {:<7} {}", time_text(news.time_us).substr(11, 8), news.step, news.sentence)};
+  return {is_bad                             ? Tone::bad
+          : news.kind == RecoveryEvent::kind ? Tone::good
+                                             : Tone::plain,
+          fmt::format("  {}  step {:<7} {}{}", time_text(news.time_us).substr(11, 8), news.step,
+                      news.cause.empty() ? "" : news.cause + ": ", news.sentence)};
 }
 
 }  // namespace

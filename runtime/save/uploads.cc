@@ -120,7 +120,8 @@ Result<std::vector<std::string>> files_to_send(Env& env, const std::string& dire
 void report_upload(const UploadReport& report) {
   if (report.outcome.ok()) return;
   print_message("the checkpoint of step {} was not uploaded: {}. It stays where it is", report.step,
-                report.outcome.error().message);
+                report.printed.empty() ? report.outcome.error().message
+                                       : with_printed(report.outcome.error().message, report.printed));
 }
 
 std::string upload_name(const Manifest& manifest) {
@@ -256,7 +257,11 @@ Result<void> Uploads::advance(Communicator& communicator, const Waiter& waiter, 
     const Result<void> agreed = agree_on_outcome(communicator, waiter, outcome, env_->host_name());
     HF_CHECK(!agreed.ok());
     if (communicator.abandoned()) return agreed;
-    end(whole_ && !outcome.ok() ? outcome : agreed);  // nobody asks which rank sends a whole checkpoint
+    HF_TRY(const std::vector<std::string> printed,
+           all_gather_text(communicator, waiter, outcome.ok() ? std::string() : upload_.sent.printed));
+    const auto first = std::ranges::find_if(printed, [](const std::string& text) { return !text.empty(); });
+    end(whole_ && !outcome.ok() ? outcome : agreed,  // nobody asks which rank sends a whole checkpoint
+        first == printed.end() ? "" : *first);
     return {};
   }
   if (upload_.phase == Phase::parts) return share_out(communicator, waiter);
@@ -280,10 +285,11 @@ Result<void> Uploads::share_out(Communicator& communicator, const Waiter& waiter
   return {};
 }
 
-void Uploads::end(Result<void> outcome) {
+void Uploads::end(Result<void> outcome, const std::string& printed) {
   reports_.push_back(
       {.step = upload_.step,
        .outcome = std::move(outcome),
+       .printed = printed,
        .attempts = whole_ ? upload_.sent.attempts : upload_.attempts,
        .duration_ns = whole_ ? upload_.sent.duration_ns : env_->monotonic_ns() - upload_.begin_ns});
   upload_.phase = Phase::idle;

@@ -47,7 +47,8 @@ namespace holdfast::save {
 
 struct UploadReport {
   std::uint64_t step = 0;
-  Result<void> outcome;  // the error says what the last attempt printed
+  Result<void> outcome;
+  std::string printed = {};  // by the last attempt of a command that failed
   int attempts = 0;
   std::int64_t duration_ns = 0;  // of a whole checkpoint: time of all attempts and the waits between them
 };
@@ -139,7 +140,7 @@ class Uploads {
   Newest find_newest() const;
   void begin();
   void begin(Phase phase);
-  void end(Result<void> outcome);
+  void end(Result<void> outcome, const std::string& printed = {});
   void mark_in_use();
   // Returns how many ranks report the end of the phase.
   int awaited() const;

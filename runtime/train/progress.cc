@@ -269,8 +269,11 @@ void Progress::tell_failed_save(const SaveReport& report, const std::optional<Un
                                 const std::string& consequence) {
   if (!writes_) return;
   const std::string& reason = report.outcome.error().message;
-  FaultEvent fault{
-      .time_us = env_->wall_time_us(), .step = report.step, .what = FaultEvent::save, .reason = reason};
+  FaultEvent fault{.time_us = env_->wall_time_us(),
+                   .step = report.step,
+                   .what = FaultEvent::save,
+                   .cause = std::string(name_of(FaultCause::save_failed)),
+                   .reason = reason};
   std::string work;
   if (unsaved.has_value()) {
     fault.unsaved_steps = unsaved->steps;
@@ -296,8 +299,11 @@ void Progress::replicated(const ReplicaReport& report) {
           "and the next one that is due is another try",
           report.step, reason);
     }
-    log_->write(FaultEvent{
-        .time_us = env_->wall_time_us(), .step = report.step, .what = FaultEvent::replica, .reason = reason});
+    log_->write(FaultEvent{.time_us = env_->wall_time_us(),
+                           .step = report.step,
+                           .what = FaultEvent::replica,
+                           .cause = std::string(name_of(FaultCause::replica_failed)),
+                           .reason = reason});
     return;
   }
   if (failed_before && speaks_)
@@ -319,12 +325,15 @@ void Progress::uploaded(const UploadReport& report) {
     return;
   }
   report_upload(report);
-  log_->write(FaultEvent{.time_us = env_->wall_time_us(),
-                         .step = report.step,
-                         .what = FaultEvent::upload,
-                         .reason = report.outcome.error().message,
-                         .attempts = report.attempts,
-                         .duration_ms = duration_ms});
+  FaultEvent fault{.time_us = env_->wall_time_us(),
+                   .step = report.step,
+                   .what = FaultEvent::upload,
+                   .cause = std::string(name_of(FaultCause::upload_failed)),
+                   .reason = report.outcome.error().message,
+                   .attempts = report.attempts,
+                   .duration_ms = duration_ms};
+  if (!report.printed.empty()) fault.printed = report.printed;
+  log_->write(fault);
 }
 
 void Progress::lost_spares(std::uint64_t step, const std::string& names) {
@@ -334,6 +343,7 @@ void Progress::lost_spares(std::uint64_t step, const std::string& names) {
   log_->write(FaultEvent{.time_us = env_->wall_time_us(),
                          .step = step,
                          .what = FaultEvent::spare,
+                         .cause = std::string(name_of(FaultCause::spare_died)),
                          .lost = names,
                          .reason = reason});
 }
@@ -361,6 +371,7 @@ void Progress::recovering(const RecoveryRecord& record) {
   log_->write(FaultEvent{.time_us = env_->wall_time_us(),
                          .step = record.step_before,
                          .what = grew ? FaultEvent::growth : FaultEvent::rank,
+                         .cause = std::string(name_of(grew ? FaultCause::growth_failed : record.cause)),
                          .lost = record.lost,
                          .noticed_us = record.noticed_us,
                          .reason = reason});

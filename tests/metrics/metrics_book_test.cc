@@ -117,8 +117,11 @@ TEST_F(MetricsBookTest, StepsThatAreMadeAgainAreNoGoodput) {
   book_.take(line_of_event(StartEvent{.time_us = begin_us}));
   for (std::uint64_t number = 1; number <= 4; ++number) step(number, static_cast<double>(number), 5);
   EXPECT_EQ(value("holdfast_goodput_ratio"), "1");
-  book_.take(line_of_event(
-      FaultEvent{.time_us = begin_us + 5 * second_us, .step = 4, .what = FaultEvent::rank, .reason = "x"}));
+  book_.take(line_of_event(FaultEvent{.time_us = begin_us + 5 * second_us,
+                                      .step = 4,
+                                      .what = FaultEvent::rank,
+                                      .cause = "rank-died",
+                                      .reason = "x"}));
   step(3, 7, 5, true);
   book_.take(line_of_event(RecoveryEvent{.time_us = begin_us + 7 * second_us,
                                          .reason = "loss",
@@ -133,7 +136,8 @@ TEST_F(MetricsBookTest, StepsThatAreMadeAgainAreNoGoodput) {
   EXPECT_EQ(value(R"(holdfast_time_seconds{use="recovery in place"})"), "1");
   EXPECT_EQ(value("holdfast_steps_total"), "6");
   EXPECT_EQ(value("holdfast_steps_again_total"), "2");
-  EXPECT_EQ(value(R"(holdfast_fault_events_total{what="rank"})"), "1");
+  EXPECT_EQ(value(R"(holdfast_fault_events_total{what="rank",cause="rank-died"})"), "1");
+  EXPECT_EQ(value(R"(holdfast_fault_events_total{what="rank",cause="rank-hangs"})"), "0");
   EXPECT_EQ(value(R"(holdfast_last_recovery_lost_steps{reason="loss",resumed_from="ram"})"), "2");
 }
 

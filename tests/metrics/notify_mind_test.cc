@@ -145,7 +145,8 @@ TEST(NotifyMind, TheEnvironmentIsSafeAndComplete) {
   EXPECT_EQ(variables.at("HOLDFAST_RUN"), "abc");
   EXPECT_EQ(variables.at("HOLDFAST_DIRECTORY"), "runs/a");
   EXPECT_EQ(variables.at("HOLDFAST_LEFT_OUT"), "2");
-  for (const char* empty : {"HOLDFAST_HOST", "HOLDFAST_RANK", "HOLDFAST_STATE", "HOLDFAST_EXIT_CODE"})
+  for (const char* empty :
+       {"HOLDFAST_HOST", "HOLDFAST_RANK", "HOLDFAST_CAUSE", "HOLDFAST_STATE", "HOLDFAST_EXIT_CODE"})
     EXPECT_EQ(variables.at(empty), "") << empty;
 }
 

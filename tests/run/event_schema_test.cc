@@ -83,9 +83,15 @@ TEST(EventSchema, WritesTheLinesOfEarlierVersions) {
       R"("step_duration_ms":4.0,"tokens_per_sec":16.0,"data_digest":"00000000000000010000000000000002",)"
       R"("mfu":0.5,"recomputed":true})");
   EXPECT_EQ(line_of_event(FaultEvent{.level = FaultEvent::by_launcher, .step = 3, .reason = "died"}),
-            R"({"event":"fault","time_us":0,"level":2,"step":3,"reason":"died"})");
-  EXPECT_EQ(line_of_event(FaultEvent{.step = 3, .what = FaultEvent::upload, .reason = "no", .attempts = 2}),
-            R"({"event":"fault","time_us":0,"step":3,"what":"upload","reason":"no","attempts":2})");
+            R"({"event":"fault","time_us":0,"level":2,"step":3,"cause":"unknown","reason":"died"})");
+  EXPECT_EQ(line_of_event(FaultEvent{.step = 3,
+                                     .what = FaultEvent::upload,
+                                     .cause = std::string(name_of(FaultCause::upload_failed)),
+                                     .reason = "no",
+                                     .printed = "no route",
+                                     .attempts = 2}),
+            R"({"event":"fault","time_us":0,"step":3,"what":"upload","cause":"upload-failed","reason":"no",)"
+            R"("printed":"no route","attempts":2})");
   EXPECT_EQ(line_of_event(RecoveryEvent{.reason = RecoveryEvent::drain,
                                         .level = RecoveryEvent::by_launcher,
                                         .ranks_before = 4,

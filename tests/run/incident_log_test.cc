@@ -186,7 +186,8 @@ TEST(IncidentLog, ALogWithoutItsBegin) {
 TEST(IncidentLog, AGrowthThatFailed) {
   Log log;
   log.start(0).step(100, 1);
-  log.line(150, "fault", "\"step\":1,\"what\":\"growth\",\"reason\":\"nobody came\"");
+  log.line(150, "fault",
+           "\"step\":1,\"what\":\"growth\",\"cause\":\"growth-failed\",\"reason\":\"nobody came\"");
   log.step(260, 2).step(400, 3, 130.0);
   const IncidentLog ledger = log.ledger();
   ASSERT_EQ(ledger.faults.size(), 1U);
@@ -498,8 +499,8 @@ TEST(FaultReport, PictureAndTable) {
       html,
       HasSubstr("<title>rank 2 (host a): 3 of 4 ranks went on from step 2 in RAM; 1 step again</title>"));
   EXPECT_THAT(html, HasSubstr("checkpoint of step 3"));
-  EXPECT_THAT(html, HasSubstr(">180 ms<"));
-  EXPECT_THAT(html, HasSubstr("shrink 10 ms, plan 20 ms, load 30 ms, first step 120 ms"));
+  EXPECT_THAT(html, HasSubstr(">0.18 s<"));
+  EXPECT_THAT(html, HasSubstr("shrink 0.01 s, plan 0.02 s, load 0.03 s, first step 0.12 s"));
   EXPECT_THAT(html, Not(HasSubstr("nan")));
 }
 

@@ -35,7 +35,8 @@ std::string text_of(const RunSummary& run, const WatchLook& look) {
 
 TEST(WatchView, ShowsHowTheRunStands) {
   RunSummary run = watched();
-  run.told.push_back({.kind = "fault", .sentence = "lost rank 2", .step = 77, .time_us = 100'000'000});
+  run.told.push_back(
+      {.kind = "fault", .sentence = "lost rank 2", .step = 77, .time_us = 100'000'000, .cause = "rank-died"});
   const std::string text = text_of(run, {});
   EXPECT_THAT(text, HasSubstr("runs/a  running, host n0 pid 7\n"));
   EXPECT_THAT(text,
@@ -44,10 +45,10 @@ TEST(WatchView, ShowsHowTheRunStands) {
               HasSubstr("loss 2.5000  gradient norm 0.5  learning rate 0.001  MFU 50.0 %  100 tokens/s\n"));
   EXPECT_THAT(text, HasSubstr("exposed   20s of work in no checkpoint; a failure costs of a process up to "
                               "0.4 s, of a host all, of the job all\n"));
-  EXPECT_THAT(text, HasSubstr("\n  00:01:40  step 77      lost rank 2\n"));
+  EXPECT_THAT(text, HasSubstr("\n  00:01:40  step 77      rank-died: lost rank 2\n"));
   EXPECT_THAT(text, Not(HasSubstr("\x1b"))) << "no colors";
   EXPECT_THAT(text_of(run, {.has_colors = true}),
-              HasSubstr("\x1b[31m  00:01:40  step 77      lost rank 2\x1b[0m\n"));
+              HasSubstr("\x1b[31m  00:01:40  step 77      rank-died: lost rank 2\x1b[0m\n"));
 }
 
 TEST(WatchView, ComparesTheRateWithThatOfTheFirstHour) {

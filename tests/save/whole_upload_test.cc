@@ -135,7 +135,8 @@ TEST_F(WholeUploadTest, AFailureIsTriedAgainAndThenGivenUp) {
   ASSERT_FALSE(reports[0].outcome.ok());
   EXPECT_EQ(reports[0].attempts, 3);
   EXPECT_EQ(reports[0].outcome.error().message,
-            "checkpoint.upload_command ended with exit code 5 (attempt 3); it printed: no route to host");
+            "checkpoint.upload_command ended with exit code 5 (attempt 3)");
+  EXPECT_EQ(reports[0].printed, "no route to host");
 }
 
 TEST_F(WholeUploadTest, CancellingKillsWhatIsUnderWayAndLeavesTheRest) {

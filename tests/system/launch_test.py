@@ -86,6 +86,7 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(run.status()["state"], "finished")
         for name in ("fault", "recovery"):
             self.assertEqual(len(of_level_2(run, name)), restarts, output)
+        self.assertLessEqual({event["cause"] for event in of_level_2(run, "fault")}, {"start-ended", "host-lost", "rank-hangs"})
         self.assertEqual(output.count("starting again"), restarts, output)
         harness.expect_no_snapshots(run)
         self.expect_no_scratch(run.status()["start"])

@@ -50,7 +50,7 @@ class MetricsTest(unittest.TestCase):
         self.assertEqual(found["holdfast_step"][""], STEPS)
         self.assertEqual(found["holdfast_loss"][""], steps[-1]["loss"])
         self.assertEqual(found["holdfast_under_way"][""], 0)
-        self.assertEqual(found["holdfast_fault_events_total"]['{what="rank"}'], 1)
+        self.assertEqual(found["holdfast_fault_events_total"]['{what="rank",cause="rank-died"}'], 1)
         whole = (self.run_of_all.events("finish")[-1]["time_us"] - self.run_of_all.events("start")[0]["time_us"]) / 1e6
         times = found["holdfast_time_seconds"]
         startup = times['{use="start-up"}']
@@ -68,7 +68,7 @@ class MetricsTest(unittest.TestCase):
         for parser in ("openmetrics", "prometheus"):
             samples = {(name, tuple((label, text) for label, text in labels if label != "run")): value for name, labels, value in read[parser]}
             self.assertEqual(samples[("holdfast_steps_total", ())], found["holdfast_steps_total"][""], parser)
-            self.assertEqual(samples[("holdfast_fault_events_total", (("what", "rank"),))], 1, parser)
+            self.assertEqual(samples[("holdfast_fault_events_total", (("cause", "rank-died"), ("what", "rank")))], 1, parser)
             self.assertEqual(len(samples), sum(len(values) for values in found.values()), parser)
         # TensorBoard has each step once, with the loss of the last time that it was made.
         losses = {event["step"]: event["loss"] for event in self.run_of_all.events("step")}
@@ -134,8 +134,8 @@ class MetricsTest(unittest.TestCase):
             None: {},
             "HoldfastNoProgress": {"holdfast_event_timestamp_seconds": {'{kind="step"}': "0x60"}},
             "HoldfastGoodputLow": {"holdfast_goodput_ratio": {"": "0.8x60"}, "holdfast_steps_total": {"": "200x60"}},
-            "HoldfastSavesFail": {"holdfast_fault_events_total": {'{what="save"}': "0x50 1x10"}},
-            "HoldfastFaults": {"holdfast_fault_events_total": {'{what="rank"}': "0x30 5x30"}},
+            "HoldfastSavesFail": {"holdfast_fault_events_total": {'{what="save",cause="save-failed"}': "0x50 1x10"}},
+            "HoldfastFaults": {"holdfast_fault_events_total": {'{what="rank",cause="rank-died"}': "0x30 2x30", '{what="rank",cause="rank-hangs"}': "0x30 3x30"}},
             "HoldfastExposed": {"holdfast_last_failure_cost_job_seconds": {"": "7200x60"}},
             "HoldfastSlowRank": {"holdfast_last_straggler_timestamp_seconds": {'{rank="1",host="n1",of="rank"}': "3000x60"}},
             "HoldfastSickHost": {"holdfast_last_health_timestamp_seconds": {'{host="n1",rule="disk-errors",action="drain"}': "3000x60"}},

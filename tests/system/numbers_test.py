@@ -362,6 +362,8 @@ class WrongRankTest(unittest.TestCase):
                 start.expect_exit(0)
                 evicted, = (event for event in run.events("verdict") if event["action"] == "evict")
                 self.assertEqual((evicted["step"], evicted["rank"], evicted["back_to_step"]), (21, 1, 14))
+                self.assertEqual([event["cause"] for event in run.events("fault")], ["rank-evicted"])
+                self.assertIn(": computed-wrong", harness.program_output("report", run.directory, "--incident=1"))
                 self.assertEqual(start.output().count("no new ranks are started on host"), 1, start.tail())
                 resumed = run.events("recovery")[0]["resumed_from_step"]
                 self.assertTrue(oldest <= resumed <= newest, resumed)

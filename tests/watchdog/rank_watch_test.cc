@@ -317,6 +317,15 @@ TEST_F(RankWatchTest, HearsOfAllThatWasSaidMeanwhile) {
   EXPECT_EQ(watch->take_hang(), "");
 }
 
+TEST_F(RankWatchTest, HearsWhyAnotherRankHasLeft) {
+  const auto one = begin(0), other = begin(1);
+  EXPECT_EQ(one->take_why_left(), "");
+  other->leaves("gpu-failed");
+  EXPECT_EQ(begin(2)->take_why_left(), "") << "from before its time";
+  EXPECT_EQ(one->take_why_left(), "gpu-failed");
+  EXPECT_EQ(one->take_why_left(), "");
+}
+
 TEST_F(RankWatchTest, ItsRingIsReadFromOutside) {
   const auto watch = begin();
   SpanRecorder recorder(env);

@@ -94,7 +94,7 @@ Result<Json> run_checksum_case(Env& env, const ChecksumCaseOptions& options) {
   const std::array<Method, 3> methods = {
       {{"crc32c", [&](std::span<const std::byte> part) { crc = crc32c(part, crc); }},
        {"crc32c without instructions",
-        [&](std::span<const std::byte> part) { crc = detail::crc32c_by_table(part, crc); }},
+        [&](std::span<const std::byte> part) { crc = core::detail::crc32c_by_table(part, crc); }},
        {"replica, both ends", [&](std::span<const std::byte> part) { sealed.pass(part); }}}};
   for (const Method& method : methods) {
     std::vector<std::string> row = {method.name};
