@@ -73,6 +73,7 @@ struct RunSetup {
   bool makes_directory = false;              // there was no run directory before this start
   std::vector<std::string> gpus = {};        // hardware_name() by rank; empty on the CPU
   std::unique_ptr<Device> device = {};
+  bool replicas_cross_hosts = false;           // of all RAM snapshots (JoinedBuddies)
   std::map<std::string, int> processors = {};  // of the active ranks (JoinedProcessors::ranks)
   AssignmentRequest request = {};              // for the ranks at the start, however many are left
   ResumeChanges changes = {};

@@ -241,6 +241,7 @@ void RunJournal::begin_epoch(Worker& worker, RecoveryInventory& known, double ra
           .directory = setup_.config.run.directory,
           .faults = faults.specification(),
           .device_plan = worker.state_view().device_plan,
+          .cost = setup_.config.cost,
           .first_step = step,
           .first_tokens = worker.state().data_cursor * static_cast<std::uint64_t>(sequence_length),
           .write_hardware_record = [this] { write_hardware_record(); },
@@ -325,7 +326,25 @@ Result<void> RunJournal::continue_log(std::uint64_t step) {
   return {};
 }
 
-Result<void> RunJournal::begin_log(const Worker& worker, const TransportChoice& transport) {
+std::vector<Protection> RunJournal::protections(Worker& worker, int hosts) const {
+  const SnapshotPlan& snapshots = worker.state_view().snapshots;
+  const TrainInputs& launched = group_.launched();
+  return protections_of(setup_.config, {.ranks = group_.active().communicator.size(),
+                                        .copies = worker.rank().mesh.shape().data,
+                                        .spares = static_cast<int>(group_.assignment().spares.size()),
+                                        .hosts = hosts,
+                                        .has_membership = launched.membership != nullptr,
+                                        .has_launcher = !launched_start(env()).empty(),
+                                        .is_watched = launched.watch != nullptr,
+                                        .measures_ranks = worker.rank().device.work_clock() != nullptr,
+                                        .has_buddies = !snapshots.buddies().empty(),
+                                        .replicas_cross_hosts = setup_.replicas_cross_hosts,
+                                        .tiers = snapshots.decision().room.tiers,
+                                        .lacks_memory = snapshots.decision().warning,
+                                        .audit_every_steps = worker.workload().audit_every_steps});
+}
+
+Result<void> RunJournal::begin_log(Worker& worker, const TransportChoice& transport) {
   HF_TRY_VOID(check_claim());
   HF_TRY_VOID(
       env().replace_text(paths().config(), record_config(setup_.config, group_.launched().config->origin)));
@@ -343,10 +362,13 @@ Result<void> RunJournal::begin_log(const Worker& worker, const TransportChoice& 
   } else if (!launched_start(env()).empty() && group_.world().communicator.size() == 1) {
     hosts[env().host_name()] = 1;  // by this its launcher sees how many more there could be
   }
+  const std::vector<Protection> all = protections(worker, std::max(static_cast<int>(hosts.size()), 1));
   const ModelSpec& spec = worker.workload().spec;
-  HF_TRY_VOID(progress_->started(parameter_count(spec), group_.world().communicator.size(), hosts,
-                                 worker.state(), source == StateSource::start ? "" : name_of(source),
-                                 clock_.times, *setup_.device, transport.description, setup_.processors));
+  HF_TRY_VOID(
+      progress_->started(parameter_count(spec), group_.world().communicator.size(), hosts, worker.state(),
+                         source == StateSource::start ? "" : name_of(source), clock_.times, *setup_.device,
+                         transport.description, setup_.processors,
+                         {.on = protections_by_name(all, true), .off = protections_by_name(all, false)}));
   const int ranks = group_.active().communicator.size();
   const std::int64_t stages = setup_.config.parallel.pipeline;
   const std::size_t spares = group_.assignment().spares.size();
@@ -369,6 +391,7 @@ Result<void> RunJournal::begin_log(const Worker& worker, const TransportChoice& 
   const std::string whole = why_gradients_are_whole(setup_.config, worker.rank().mesh.shape().data);
   if (!whole.empty()) progress_->say(whole);
   for (const std::string& line : kernel_summary(setup_.device->kernels())) progress_->say("kernels: " + line);
+  for (const bool is_on : {true, false}) progress_->say(armed_line(all, is_on));
   warn_of_doors();
   return {};
 }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/elastic/armed.h"
 #include "runtime/elastic/group.h"
 #include "runtime/elastic/inventory.h"
 #include "runtime/elastic/train_run.h"
@@ -87,7 +88,8 @@ class RunJournal {
   void stop_listening();
   std::unique_ptr<LineSink> with_metrics(std::unique_ptr<LineSink> log);
   void begin_epoch(Worker& worker, RecoveryInventory& known, double ranks);
-  Result<void> begin_log(const Worker& worker, const TransportChoice& transport);
+  Result<void> begin_log(Worker& worker, const TransportChoice& transport);
+  std::vector<Protection> protections(Worker& worker, int hosts) const;
   Result<void> continue_log(std::uint64_t step);
   void count_failure();
   void note_gap(std::uint64_t step);

@@ -416,6 +416,7 @@ Result<void> Session::build_worker() {
   const auto ranks_on_host = static_cast<int>(std::ranges::count(hosts, launched_.env.host_id()));
   HF_TRY(JoinedBuddies buddies, join_buddies(group_.active(), group_.waiter(), setup_.config, mesh));
   saves_.replicas_cross_hosts(buddies.all_cross_hosts);
+  setup_.replicas_cross_hosts = buddies.all_cross_hosts;
   // Lets a state that comes from another GPU of this kind go on with its bits, wherever this one can.
   setup_.device->prefer_plan(algorithms_of(setup_.start.device_plan));
   const std::uint64_t epoch = launched_.membership == nullptr ? 0 : launched_.membership->view().epoch;

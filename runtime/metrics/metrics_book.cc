@@ -255,6 +255,18 @@ void MetricsBook::take_start(const Json& event) {
   run_ = text_of(event, "run");
   Family& info = family_of(families_, "holdfast_run_info", Type::gauge,
                            "What the newest start of the run is; the value is 1");
+  Family& armed =
+      family_of(families_, "holdfast_armed", Type::gauge,
+                "Whether a protection is on in the newest start of the run (start: armed, unarmed)");
+  armed.values.clear();
+  for (const auto& [field, is_on] :
+       {std::pair(&StartEvent::armed, 1.0), std::pair(&StartEvent::unarmed, 0.0)}) {
+    const auto found = event.find(field_name(field));
+    std::map<std::string, std::string> words;
+    if (found == event.end() || !read_event_field(*found, words)) continue;
+    for (const auto& [protection, each] : words)
+      armed.values[text_of_labels({{"protection", protection}})] = is_on;
+  }
   info.values = {
       {text_of_labels({{"device", text_of(event, "device")}, {"exchange", text_of(event, "exchange")}}), 1}};
 }

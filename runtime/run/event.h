@@ -62,6 +62,9 @@ struct StartEvent {
   std::optional<std::string> device_plan = {};
   std::optional<std::map<std::string, int>> processors = {};
   std::vector<EventKernel> kernels = {};
+  std::optional<std::map<std::string, std::string>> armed = {}, unarmed = {};
+  std::optional<double> cost_per_rank_hour = {};
+  std::optional<std::string> cost_currency = {};
   std::optional<std::string> faults = {};
 
   static void visit_fields(auto& self, auto&& visit) {
@@ -88,6 +91,11 @@ struct StartEvent {
     visit("processors", self.processors, "ranks",
           "Ranks by the processors that they run on; on GPUs, where a host has several NUMA nodes");
     visit("kernels", self.kernels, "", "By op: name of the implementation that runs it, and why");
+    visit("armed", self.armed, "",
+          "By name: each protection of the run that is on, with its numbers (operations.md#what-is-armed)");
+    visit("unarmed", self.unarmed, "", "By name: each one that is off, and why");
+    visit("cost_per_rank_hour", self.cost_per_rank_hour, "", "cost.per_rank_hour; where it is set");
+    visit("cost_currency", self.cost_currency, "", "cost.currency; with a price");
     visit("faults", self.faults, "", "HOLDFAST_FAULTS, by which a run is made to fail; where it is set");
   }
 };

@@ -61,6 +61,12 @@ inline void put_event_field(std::string_view name, const Digest& value, EventLin
 inline void put_event_field(std::string_view name, const std::map<std::string, int>& value, EventLine& line) {
   line.counts(name, value);
 }
+inline void put_event_field(std::string_view name, const std::map<std::string, std::string>& value,
+                            EventLine& line) {
+  line.object(name);
+  for (const auto& [key, text] : value) line.field(key, std::string_view(text));
+  line.end_object();
+}
 void put_event_field(std::string_view name, const std::vector<EventKernel>& value, EventLine& line);
 inline void put_event_field(std::string_view name, const std::variant<double, std::int64_t>& value,
                             EventLine& line) {

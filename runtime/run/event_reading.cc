@@ -84,6 +84,15 @@ bool read_event_field(const Json& value, std::map<std::string, int>& field) {
   return true;
 }
 
+bool read_event_field(const Json& value, std::map<std::string, std::string>& field) {
+  if (!value.is_object()) return false;
+  field.clear();
+  for (const JsonMember& each : value.items()) {
+    if (each.value.is_string()) field[each.key] = each.value.text();
+  }
+  return true;
+}
+
 bool read_event_field(const Json& value, std::vector<EventKernel>& field) {
   if (!value.is_object()) return false;
   field.clear();

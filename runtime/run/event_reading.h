@@ -40,6 +40,7 @@ bool read_event_field(const Json& value, bool& field);
 bool read_event_field(const Json& value, std::string& field);
 bool read_event_field(const Json& value, Digest& field);
 bool read_event_field(const Json& value, std::map<std::string, int>& field);
+bool read_event_field(const Json& value, std::map<std::string, std::string>& field);
 bool read_event_field(const Json& value, std::vector<EventKernel>& field);
 bool read_event_field(const Json& value, std::variant<double, std::int64_t>& field);
 // Integers in events are never negative. One that is too large becomes half the largest of a signed type, so

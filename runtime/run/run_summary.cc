@@ -137,6 +137,8 @@ void RunSummary::take(const Json& json) {
     generation = start->generation;
     run_id = start->run;
     if (start->hosts.has_value()) hosts = *start->hosts;
+    armed = start->armed.value_or(std::map<std::string, std::string>());
+    unarmed = start->unarmed.value_or(std::map<std::string, std::string>());
   }
   if (const auto recovery = event_as(json, RecoveryEvent{.ranks_after = ranks})) {
     ++recoveries;
@@ -249,6 +251,13 @@ std::string to_text(const RunSummary& run, std::int64_t now_us) {
     text += fmt::format("a failure now costs, of a process {}, of a host {}, of the job {}\n",
                         work_of(run.cost->process_ms), work_of(run.cost->host_ms), work_of(run.cost->job_ms));
   }
+  if (!run.armed.empty() || !run.unarmed.empty()) {
+    std::string off;
+    for (const auto& [name, why] : run.unarmed)
+      off += fmt::format("{}{}", off.empty() ? "; off: " : ", ", name);
+    text += fmt::format("armed     {} of {} protections{}\n", run.armed.size(),
+                        run.armed.size() + run.unarmed.size(), off);
+  }
   const std::uint64_t again = run.incidents.lost_steps();
   text += fmt::format("so far    {} start{}, {} recover{}, {} step{} computed again\n", run.starts,
                       run.starts == 1 ? "" : "s", run.recoveries, run.recoveries == 1 ? "y" : "ies", again,
@@ -347,6 +356,8 @@ Json to_json(const RunSummary& run) {
   }
   if (run.free_bytes.has_value()) json["free_bytes"] = *run.free_bytes;
   if (!run.hosts.empty()) json["hosts"] = Json(run.hosts);
+  if (!run.armed.empty()) json["armed"] = Json(run.armed);
+  if (!run.unarmed.empty()) json["unarmed"] = Json(run.unarmed);
   const auto saved = [&](const char* name, const std::optional<RunSummary::SavedStep>& what) {
     if (!what.has_value()) return;
     json[name]["step"] = what->step;

@@ -102,7 +102,8 @@ struct RunSummary {
   std::uint64_t steps = 0;                 // of the whole run; 0: not known
   std::uint64_t generation = 0;
   int ranks = 0;
-  std::map<std::string, int> hosts = {};  // ranks of each
+  std::map<std::string, int> hosts = {};                        // ranks of each
+  std::map<std::string, std::string> armed = {}, unarmed = {};  // StartEvent
   std::optional<Step> newest = {};
   std::optional<SavedStep> checkpoint = {}, snapshot = {};
   std::optional<FailureCost> cost = {};

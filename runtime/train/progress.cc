@@ -71,7 +71,7 @@ void Progress::say(std::string_view line) const {
 Result<void> Progress::started(std::uint64_t parameters, int ranks, const std::map<std::string, int>& hosts,
                                const RunState& state, std::string_view resumed_from,
                                const StartupTimes& times, const Device& device, std::string_view transport,
-                               const std::map<std::string, int>& processors) {
+                               const std::map<std::string, int>& processors, Armed armed) {
   if (!writes_) return {};
   StartEvent event{.time_us = env_->wall_time_us(),
                    .run = state.run_id,
@@ -88,6 +88,12 @@ Result<void> Progress::started(std::uint64_t parameters, int ranks, const std::m
                    .device = device.description(),
                    .exchange = std::string(transport),
                    .kernels = kernels_in_use(device.kernels())};
+  event.armed = std::move(armed.on);
+  event.unarmed = std::move(armed.off);
+  if (setup_.cost.per_rank_hour > 0.0) {
+    event.cost_per_rank_hour = setup_.cost.per_rank_hour;
+    event.cost_currency = setup_.cost.currency;
+  }
   if (!hosts.empty()) event.hosts = hosts;
   if (!processors.empty()) event.processors = processors;
   if (!setup_.faults.empty()) event.faults = setup_.faults;

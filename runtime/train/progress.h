@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -35,6 +36,7 @@ class Progress {
     std::string directory = {};     // run directory, for the console
     std::string faults = {};        // specification of faults that will be made (fault_point.h); empty: none
     std::string device_plan = {};   // StateView::device_plan
+    CostConfig cost = {};
     // Steps and tokens that were made before. With other lanes a step has other tokens.
     std::uint64_t first_step = 0, first_tokens = 0;
     // Called after each verdict on a rank that writes: it may have changed the record of findings about the
@@ -56,13 +58,17 @@ class Progress {
 
     std::int64_t before_steps_ns() const { return join_ns + worker_ns + state_ns + gemm_peak_ns; }
   };
+  // Protections that are on, with their numbers, and those that are off, and why, by name.
+  struct Armed {
+    std::map<std::string, std::string> on = {}, off = {};
+  };
   // Reports the start of training. `resumed_from`: "ram", "disk", or empty. `transport`: how the ranks
   // exchange device memory, and why. `processors`: JoinedProcessors::ranks. Returns an error when no event can be
   // written.
   Result<void> started(std::uint64_t parameters, int ranks, const std::map<std::string, int>& hosts,
                        const RunState& state, std::string_view resumed_from, const StartupTimes& times,
                        const Device& device, std::string_view transport,
-                       const std::map<std::string, int>& processors);
+                       const std::map<std::string, int>& processors, Armed armed);
   // StepSpending is what this rank spent time on in a step and before it, as far as it is known.
   struct StepSpending {
     std::int64_t saving_ns = 0;  // since the step before

@@ -130,7 +130,7 @@ def documented_events():
 def undocumented_events(directory):
     """What the logs below it have and docs/events.md has not."""
     found = set()
-    for line in "".join(path.read_text(errors="replace") for path in directory.rglob("events*.jsonl")).splitlines():
+    for line in "".join(path.read_text(errors="replace") for path in directory.rglob("events*.jsonl") if path.is_file()).splitlines():
         with contextlib.suppress(ValueError):
             event = json.loads(line)
             _, known = documented_events().get(event["event"], (set(), set()))

@@ -26,6 +26,42 @@ def families(text):
     return found
 
 
+class ArmedTest(unittest.TestCase):
+    """What of the fault tolerance is on is said by each start, wherever people look."""
+
+    def armed_of(self, *overrides):
+        with harness.Scene(8, 2) as scene:
+            run = scene.run("armed", overrides)
+            said = run.start(2).expect_exit(0)
+            start = run.events("start")[0]
+            state = json.loads(harness.program_output("status", run.directory, "--json"))
+            self.assertEqual((state["armed"], state["unarmed"]), (start["armed"], start["unarmed"]))
+            told = families((run.directory / "metrics.prom").read_text())["holdfast_armed"]
+            self.assertEqual({name: value for names, value in ((start["armed"], 1), (start["unarmed"], 0)) for name in names},
+                             {re.fullmatch(r'{protection="(.*)"}', label)[1]: value for label, value in told.items()})
+            for title, names in (("armed", start["armed"]), ("not armed", start["unarmed"])):
+                line = re.search(rf"^{title}: (.*)$", said, re.MULTILINE)[1]
+                for name, words in names.items():
+                    self.assertIn(f"{name} ({words})", line)
+            off = re.search(r"^armed +(\d+) of (\d+) protections; off: (.*)$", harness.program_output("status", run.directory), re.MULTILINE)
+            self.assertEqual((int(off[1]), int(off[2]) - int(off[1])), (len(start["armed"]), len(start["unarmed"])))
+            return start["armed"], start["unarmed"]
+
+    def test_a_default_run(self):
+        on, off = self.armed_of("--checkpoint.ram_every_steps=auto", "--checkpoint.every_steps=auto")  # as without a config
+        self.assertLessEqual({"snapshots", "checkpoints", "recovery in place", "shrink", "growth", "watchdog", "verdicts", "stragglers",
+                              "health"}, set(on), off)
+        self.assertEqual(on["watchdog"], "5s to 10m")
+        self.assertEqual(off["spares"], "elastic.spares = 0")
+        self.assertEqual(off["restart"], "not started by holdfast launch")
+
+    def test_what_is_off_is_said_with_its_key(self):
+        off = self.armed_of("--watchdog.guard=false", "--checkpoint.ram_every_steps=0", "--elastic.grow=off", "--verdict.preset=watch")[1]
+        self.assertEqual((off["watchdog"], off["snapshots"], off["replicas"], off["growth"], off["audits"]),
+                         ("watchdog.guard = false", "checkpoint.ram_every_steps = 0", "no snapshots", 'elastic.grow = "off"',
+                          'verdict.preset = "watch"'))
+
+
 class MetricsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
