@@ -280,6 +280,22 @@ void MetricsBook::take_hosts(const Json& event) {
   for (const auto& [host, count] : ranks) family.values[text_of_labels({{"host", host}})] = count;
 }
 
+// What each class of time cost moves to another one with its time, as when steps are computed again; the sum only grows.
+void MetricsBook::put_money(Families& all) const {
+  const RankPrice price = incidents_->price();
+  if (!price.is_known()) return;
+  const std::array<double, span_uses> money = money_of(incidents_->rank_times_us(), price);
+  for (std::size_t use = 0; use < money.size(); ++use) {
+    put(all, "holdfast_time_cost", Type::gauge,
+        "What that time has cost, by cost.per_rank_hour and the ranks that there were",
+        text_of_labels(
+            {{"use", std::string(name_of(static_cast<SpanUse>(use)))}, {"currency", price.currency}}),
+        money[use]);
+    put(all, "holdfast_cost", Type::counter, "What the run has cost so far",
+        text_of_labels({{"currency", price.currency}}), money[use]);
+  }
+}
+
 std::string MetricsBook::text() const {
   Families all = families_;
   const SpanTimes times_us = incidents_->times_us();
@@ -290,6 +306,7 @@ std::string MetricsBook::text() const {
         text_of_labels({{"use", std::string(name_of(static_cast<SpanUse>(use)))}}),
         static_cast<double>(times_us[use]) / 1e6);
   }
+  put_money(all);
   put(all, "holdfast_goodput_ratio", Type::gauge,
       "Time of the steps that count by all time since the first start, but for pauses (ETTR)", "",
       goodput_of(times_us));

@@ -64,6 +64,7 @@ class MetricsBook {
   void put_derived(const std::string& name, const Json& event);
   void take_start(const Json& event);
   void take_hosts(const Json& event);
+  void put_money(Families& all) const;
 
   std::string
       run_;  // its id: a label of all metrics, so that those of several runs can lie beside each other

@@ -7,11 +7,9 @@
 #include <map>
 #include <set>
 
-#include "runtime/config/loader.h"
 #include "runtime/core/check.h"
 #include "runtime/core/units.h"
 #include "runtime/hazard/run_cost.h"
-#include "runtime/os/foreign_text.h"
 #include "runtime/report/report_page.h"
 #include "runtime/report/step_analysis.h"
 #include "runtime/run/event_reading.h"
@@ -220,20 +218,11 @@ std::vector<std::string> decisions_of(const Incident& one) {
   return decisions;
 }
 
-// Takes the price of a rank from the config that the run had.
-void take_price(Env& env, const RunPaths& paths, Incident& incident) {
-  const std::string text = text_within_or_empty(env, paths.config(), text_limits::config);
-  const Result<LoadedConfig> loaded = load_stored_config(env, text, paths.config());
-  if (text.empty() || !loaded.ok()) return;
-  incident.per_rank_hour = loaded->config.cost.per_rank_hour;
-  incident.currency = loaded->config.cost.currency;
-}
-
 }  // namespace
 
 std::string Incident::price_of(double duration_s) const {
-  if (per_rank_hour <= 0.0) return "";
-  return money_text(duration_s * std::max(ranks_before, 1), per_rank_hour, currency);
+  if (!price.is_known()) return "";
+  return money_text(duration_s * std::max(ranks_before, 1), price.per_rank_hour, price.currency);
 }
 
 Result<Incident> read_incident(Env& env, const RunPaths& paths, std::size_t number) {
@@ -246,12 +235,12 @@ Result<Incident> read_incident(Env& env, const RunPaths& paths, std::size_t numb
     return fail(ExitCode::config, "{} has no incident {}: it has {} ({}); `holdfast report {}` lists them",
                 paths.directory, number, count, count == 1 ? "number 1" : fmt::format("1 to {}", count),
                 paths.directory);
-  HF_TRY(std::vector<Incident> incidents, read_incidents(env, paths, log, history, number, number));
+  HF_TRY(std::vector<Incident> incidents, read_incidents(log, history, number, number));
   return std::move(incidents.front());
 }
 
-Result<std::vector<Incident>> read_incidents(Env& env, const RunPaths& paths, const LogReader& log,
-                                             const RunHistory& history, std::size_t first, std::size_t last) {
+Result<std::vector<Incident>> read_incidents(const LogReader& log, const RunHistory& history,
+                                             std::size_t first, std::size_t last) {
   HF_CHECK(1 <= first && last <= history.ledger.faults.size());
   std::vector<Incident> incidents(last + 1 - std::min(first, last + 1));
   std::vector<IncidentCollector> collectors;
@@ -262,16 +251,14 @@ Result<std::vector<Incident>> read_incidents(Env& env, const RunPaths& paths, co
     take_faults(history.ledger, number - 1, incident);
     take_surroundings(history, incident);
     incident.missing_parts = history.missing_parts;
+    incident.price = history.ledger.price;
     collectors.emplace_back(incident);
   }
   HF_TRY_VOID(log.for_each([&](const Json& event) {
     for (IncidentCollector& collector : collectors) collector.take(event);
   }));
   for (IncidentCollector& collector : collectors) collector.finish();
-  for (Incident& incident : incidents) {
-    take_price(env, paths, incident);
-    incident.decisions = decisions_of(incident);
-  }
+  for (Incident& incident : incidents) incident.decisions = decisions_of(incident);
   return incidents;
 }
 

@@ -49,8 +49,7 @@ struct Incident {
   std::optional<double> snapshot_s;         // cost of a RAM snapshot, where the log has it
   double usual_pause_s = 0.0;               // median pause of other recoveries in place
   IncidentCost cost;
-  double per_rank_hour = 0.0;  // cost.per_rank_hour; 0: no price is known
-  std::string currency;
+  RankPrice price = {};
   const FaultEntry& fault() const { return faults.back(); }
   // Returns the price of so many seconds of all ranks, "$0.12"; empty without a price.
   std::string price_of(double duration_s) const;
@@ -61,9 +60,9 @@ struct Incident {
 
 // Reads the incident with this number. ExitCode::config where the run has none, or no log.
 Result<Incident> read_incident(Env& env, const RunPaths& paths, std::size_t number);
-// Reads all from number `first` on, which are incidents of `history`, the history of `log`.
-Result<std::vector<Incident>> read_incidents(Env& env, const RunPaths& paths, const LogReader& log,
-                                             const RunHistory& history, std::size_t first, std::size_t last);
+// Reads those with the numbers from `first` to `last`, which are incidents of `history`, the history of `log`.
+Result<std::vector<Incident>> read_incidents(const LogReader& log, const RunHistory& history,
+                                             std::size_t first, std::size_t last);
 
 // Returns sentences on what would have been cheaper, with the keys to set; never empty.
 std::vector<std::string> cheaper_ways(const Incident& incident);

@@ -232,7 +232,7 @@ std::string cost_section(const Incident& one) {
         "<tr><td class=\"name\">not running</td>{}<td></td><td></td><td class=\"details\">until somebody "
         "started it again; it costs nothing here</td></tr>\n",
         number_cell(shown_seconds(one.cost.absent_s)));
-  return card("What it cost", one.per_rank_hour > 0.0 ? "" : "no price: cost.per_rank_hour is not set", "",
+  return card("What it cost", one.price.is_known() ? "" : "no price: cost.per_rank_hour is not set", "",
               table(rows));
 }
 

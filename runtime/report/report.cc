@@ -311,8 +311,11 @@ std::string page(const ReportContent& content) {
 Report make_report(Env& env, const RunPaths& paths, RunHistory history) {
   const ReportContent content = read_content(env, paths, std::move(history));
   std::string summary = summary_of(content.history.ledger);
-  if (const std::string numbers = summary_of(content.history.numbers); !numbers.empty())
-    summary += fmt::format("{}numbers: {}", summary.empty() ? "" : "\n", numbers);
+  const auto add = [&](std::string_view name, const std::string& sentence) {
+    if (!sentence.empty()) summary += fmt::format("{}{}: {}", summary.empty() ? "" : "\n", name, sentence);
+  };
+  add("cost", money_sentence(content.history.ledger.rank_times_us, content.history.ledger.price));
+  add("numbers", summary_of(content.history.numbers));
   return Report{.page = page(content), .summary = std::move(summary)};
 }
 

@@ -114,7 +114,7 @@ Result<void> add_pages(Env& env, const RunPaths& paths, const LogReader& log, Bu
   const std::size_t count = history.ledger.faults.size();
   if (count == 0) return {};
   HF_TRY(const std::vector<Incident> incidents,
-         read_incidents(env, paths, log, history, count - std::min(count, incidents_max) + 1, count));
+         read_incidents(log, history, count - std::min(count, incidents_max) + 1, count));
   for (const Incident& incident : incidents) {
     const std::vector<FlightRecord> flights = flight_records_near(env, paths.directory, incident.begin_us);
     HF_TRY_VOID(bundle.add(fmt::format("incident-{}.html", incident.number),

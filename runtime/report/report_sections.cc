@@ -199,7 +199,9 @@ std::string time_section(const IncidentLog& ledger, std::string_view title, std:
 }
 
 std::string faults_section(const IncidentLog& ledger) {
-  if (ledger.faults.empty()) return "";
+  if (ledger.spans.empty()) return "";
+  const std::string money = money_sentence(ledger.rank_times_us, ledger.price);
+  const std::string cost = money.empty() ? "" : fmt::format("Cost: {}. ", escape_html(money));
   const std::size_t count = std::min(ledger.faults.size(), faults_shown);
   const std::string remark =
       count < ledger.faults.size()
@@ -209,10 +211,12 @@ std::string faults_section(const IncidentLog& ledger) {
       "Effective training time {}: the time of the steps that count (of one that was computed again, the "
       "last "
       "time) "
-      "over the wall time since the first start without pauses, {}. ",
+      "over the wall time since the first start without pauses, {}. {}",
       percent(ledger.effective_ratio()),
-      shown_microseconds(ledger.end_us() - ledger.begin_us() - ledger.time_us(SpanUse::paused)));
-  return time_section(ledger, "Where the time went", definition) +
+      shown_microseconds(ledger.end_us() - ledger.begin_us() - ledger.time_us(SpanUse::paused)), cost);
+  const std::string times = time_section(ledger, "Where the time went", definition);
+  if (ledger.faults.empty()) return times;
+  return times +
          card(
              "Faults", escape_html(remark), "",
              table("<tr><th class=\"number\">#</th><th>noticed (UTC)</th><th class=\"number\">after step</th>"

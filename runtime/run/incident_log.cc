@@ -19,23 +19,8 @@ double finite_or_zero(std::optional<double> value) {
   return value.has_value() && std::isfinite(*value) ? *value : 0.0;
 }
 
-// Steps that a reader without spans knows the duration of: a run goes back by fewer.
-constexpr std::size_t steps_remembered = 100'000;
-constexpr std::size_t episodes_remembered = 1000;  // of slow ranks
-
 std::int64_t microseconds(double milliseconds) {
   return static_cast<std::int64_t>(std::clamp(milliseconds, 0.0, 1e14) * 1e3);
-}
-
-struct StepPart {
-  std::int64_t lasted_us = 0;
-  SpanUse use = SpanUse::saving;
-};
-// Returns what of a step is of other classes than the training.
-std::array<StepPart, 3> parts_of(const StepEvent& step) {
-  return {StepPart{microseconds(finite_or_zero(step.stall_ms)), SpanUse::saving},
-          StepPart{microseconds(finite_or_zero(step.data_ms)), SpanUse::data},
-          StepPart{microseconds(finite_or_zero(step.again_ms)), SpanUse::checking}};
 }
 
 std::string steps_again(std::uint64_t count) {
@@ -45,25 +30,16 @@ std::string steps_again(std::uint64_t count) {
 
 }  // namespace
 
-// Reads the lines in order. Time is cut at every event into what it was spent on; whether a step counts is
-// known when the log has been read.
+// Reads the lines in order. Time is cut at every event into what it was spent on.
 class IncidentReader::State {
  public:
-  explicit State(bool keeps_spans) : keeps_spans_(keeps_spans) {}
-  explicit State(const Json& state) : keeps_spans_(false) {
-    std::size_t use = 0;
-    if (const auto times = state.find("times_us"); times != state.end() && times->is_array()) {
-      for (const Json& time : *times) {
-        if (use < span_uses) read_event_field(time, times_us_[use++]);
-      }
-    }
+  explicit State(bool keeps_spans) : account_(keeps_spans) {}
+  explicit State(const Json& state) : account_(/*keeps_spans=*/false) {
+    account_.begin_from(state);
     const auto read = [&](const char* name, auto& value) {
       if (const auto found = state.find(name); found != state.end()) read_event_field(*found, value);
     };
     visit(*this, read);
-    if (const auto episodes = state.find("slow"); episodes != state.end() && episodes->is_object()) {
-      for (const JsonMember& member : episodes->items()) read_event_field(member.value, slow_us_[member.key]);
-    }
     bool is_open = false;
     read("open", is_open);
     if (is_open) {
@@ -73,18 +49,14 @@ class IncidentReader::State {
   }
 
   Json state() const {
-    Json state = {{"times_us", Json(times_us_)}, {"open", !open_.empty()}};
-    for (const auto& [episode, lost_us] : slow_us_) state["slow"][episode] = lost_us;
+    Json state = {{"open", !open_.empty()}};
+    account_.put_state(state);
     visit(*this, [&](const char* name, const auto& value) { state[name] = value; });
     return state;
   }
 
   void remind(const Json& event) {
-    const auto step = event_as<StepEvent>(event);
-    if (!step.has_value()) return;
-    std::int64_t counted_us = microseconds(finite_or_zero(step->step_duration_ms));
-    for (const StepPart& part : parts_of(*step)) counted_us -= std::min(part.lasted_us, counted_us);
-    computed_[step->step] = {.times = 1, .counted_us = counted_us};
+    if (const auto step = event_as<StepEvent>(event)) account_.remind(*step);
   }
 
   void read(const Json& json) {
@@ -110,65 +82,31 @@ class IncidentReader::State {
 
   IncidentLog finish() && {
     close_growths();
-    advance(last_us_, gap_use());
-    for (const Piece& piece : pieces_) add(piece);
-    ledger_.times_us = times_us_;
-    ledger_.lost_steps = steps_again_;
+    account_.advance(last_us_, gap_use());
+    ledger_.spans = account_.spans();
+    ledger_.times_us = times_us();
+    ledger_.rank_times_us = rank_times_us();
+    ledger_.lost_steps = lost_steps();
+    ledger_.price = price_;
     return std::move(ledger_);
   }
 
-  std::uint64_t lost_steps() const { return steps_again_; }
-
-  SpanTimes times_us() const {
-    SpanTimes times_us = times_us_;
-    times_us[static_cast<std::size_t>(gap_use())] += std::max<std::int64_t>(last_us_ - cut_us_, 0);
-    return times_us;
-  }
+  std::uint64_t lost_steps() const { return account_.steps_again(); }
+  SpanTimes times_us() const { return account_.times_us(last_us_, gap_use()); }
+  SpanTimes rank_times_us() const { return account_.rank_times_us(last_us_, gap_use()); }
+  const RankPrice& price() const { return price_; }
 
  private:
-  struct Piece {
-    GoodputSpan span;
-    std::optional<std::uint64_t> step = {};  // that was made in it
-    std::uint64_t time = 0;                  // counted from 1
-  };
-
   static void visit(auto& self, const auto& use) {
     use("step", self.step_);
-    use("cut_us", self.cut_us_);
     use("last_us", self.last_us_);
     use("step_us", self.step_us_);
     use("begun", self.begun_);
     use("starting", self.starting_);
     use("stopped", self.stopped_);
     use("restarting", self.restarting_);
-    use("restart_us", self.restart_us_);
-    use("steps_again", self.steps_again_);
-  }
-
-  // A clock that was set back adds nothing.
-  void advance(std::int64_t to_us, SpanUse use, std::optional<std::uint64_t> step = {}) {
-    if (to_us <= cut_us_) return;
-    Piece piece{.span = {.use = use, .begin_us = cut_us_, .end_us = to_us}, .step = step};
-    const std::int64_t lasted_us = to_us - cut_us_;
-    if (step.has_value()) {
-      Computed& computed = computed_[*step];
-      piece.time = computed.times;
-      computed.counted_us = lasted_us;
-    }
-    of(use) += lasted_us;
-    if (use == SpanUse::restart) restart_us_ += lasted_us;
-    if (keeps_spans_) pieces_.push_back(piece);
-    cut_us_ = to_us;
-  }
-
-  std::int64_t& of(SpanUse use) { return times_us_[static_cast<std::size_t>(use)]; }
-
-  // Takes a part of a step out of the training. Returns how much of it there was.
-  std::int64_t take_part(std::int64_t part_us, std::int64_t most_us, SpanUse use) {
-    const std::int64_t taken_us = std::clamp<std::int64_t>(part_us, 0, std::max<std::int64_t>(most_us, 0));
-    of(SpanUse::training) -= taken_us;
-    of(use) += taken_us;
-    return taken_us;
+    use("per_rank_hour", self.price_.per_rank_hour);
+    use("currency", self.price_.currency);
   }
 
   SpanUse gap_use() const {
@@ -182,8 +120,9 @@ class IncidentReader::State {
   void begin_without_start(const Json& json, std::int64_t time_us) {
     const std::string_view kind = event_kind(json);
     const auto step = event_as<StepEvent>(json);
-    if (cut_us_ == 0)
-      cut_us_ = time_us - (step.has_value() ? microseconds(finite_or_zero(step->step_duration_ms)) : 0);
+    if (account_.shared_until_us() == 0)
+      account_.begin_at(time_us -
+                        (step.has_value() ? microseconds(finite_or_zero(step->step_duration_ms)) : 0));
     begun_ = kind == StepEvent::kind || kind == CheckpointEvent::kind || kind == EvaluationEvent::kind;
   }
 
@@ -191,10 +130,10 @@ class IncidentReader::State {
     const double busy_ms = finite_or_zero(start.join_ms) + finite_or_zero(start.worker_ms) +
                            finite_or_zero(start.state_ms) + finite_or_zero(start.gemm_peak_ms);
     const std::int64_t begun_us = start.time_us - microseconds(busy_ms);
-    if (!begun_ && !restarting_ && !stopped_) cut_us_ = begun_us;
+    if (!begun_ && !restarting_ && !stopped_) account_.begin_at(begun_us);
     const bool silent = begun_ && !stopped_ && !restarting_;
     if (silent) {  // nobody wrote how the one before ended
-      advance(last_us_, gap_use());
+      account_.advance(last_us_, gap_use());
       open_.push_back(ledger_.faults.size());
       ledger_.faults.push_back({.level = FaultLevel::ended,
                                 .time_us = last_us_,
@@ -207,9 +146,11 @@ class IncidentReader::State {
       FaultEntry& fault = ledger_.faults[index];
       if (fault.level != FaultLevel::restart) fault.level = silent ? FaultLevel::launch : FaultLevel::restart;
     }
-    if (stopped_) advance(begun_us, SpanUse::paused);
+    if (stopped_) account_.advance(begun_us, SpanUse::paused);
     resumed_from_ = start.resumed_from.value_or("");
-    ranks_ = start.ranks;
+    has_ranks(start.ranks);
+    price_ = {.per_rank_hour = start.cost_per_rank_hour.value_or(0.0),
+              .currency = start.cost_currency.value_or("")};
     begun_ = starting_ = true;
     stopped_ = false;
     const std::uint64_t from = start.resumed_from_step.value.value_or(0);
@@ -219,17 +160,7 @@ class IncidentReader::State {
 
   void read_step(const StepEvent& step) {
     step_ = step.step;
-    const std::int64_t begin_us = step.time_us - microseconds(finite_or_zero(step.step_duration_ms));
-    if (gap_use() == SpanUse::other)
-      advance(std::min(begin_us, cut_us_ + microseconds(finite_or_zero(step.save_ms))), SpanUse::saving);
-    advance(begin_us, gap_use());
-    Computed& computed = computed_[step_];
-    lose(std::exchange(computed.counted_us, 0));
-    if (++computed.times > 1) ++steps_again_;
-    advance(step.time_us, SpanUse::training, step_);
-    for (const StepPart& part : parts_of(step))
-      computed.counted_us -= take_part(part.lasted_us, computed.counted_us, part.use);
-    if (!keeps_spans_ && computed_.size() > steps_remembered) computed_.erase(computed_.begin());
+    account_.take_step(step, gap_use());
     // After a restart the first step ends the fault; for a recovery in place the recovery event comes next.
     if (restarting_) close(step.time_us, "");
     starting_ = restarting_ = stopped_ = false;
@@ -237,61 +168,33 @@ class IncidentReader::State {
     step_us_ = step.time_us;
   }
 
-  // Counts what a step took before it was computed again, but for its parts that are of other classes.
-  void lose(std::int64_t counted_us) {
-    counted_us = std::min(counted_us, of(SpanUse::training) + of(SpanUse::straggling));
-    of(SpanUse::lost) += counted_us;
-    of(SpanUse::training) -= counted_us;
-    const std::int64_t missing_us = std::min<std::int64_t>(of(SpanUse::training), 0);
-    of(SpanUse::straggling) += missing_us;  // which was part of it
-    of(SpanUse::training) -= missing_us;
-  }
-
   void read_evaluation(const EvaluationEvent& evaluation) {
     const bool is_beside_faults = gap_use() == SpanUse::other || gap_use() == SpanUse::start_up;
     if (!is_beside_faults) return;
-    advance(evaluation.time_us - microseconds(finite_or_zero(evaluation.duration_ms)), gap_use());
-    advance(evaluation.time_us, SpanUse::evaluation);
+    account_.advance(evaluation.time_us - microseconds(finite_or_zero(evaluation.duration_ms)), gap_use());
+    account_.advance(evaluation.time_us, SpanUse::evaluation);
   }
 
-  // Each event of an episode tells what it has cost since its begin. What rank 0 waits for its own data is in its steps.
+  // What rank 0 waits for its own data is in its steps.
   void read_straggler(const StragglerEvent& event) {
     if (event.of == "all" || (event.of == "input" && event.rank == 0)) return;  // the first is no waiting
-    const std::string episode = fmt::format("{} {} {} {}", event.of, event.rank.value_or(-1),
-                                            event.peer.value_or(-1), event.since_step);
-    if (slow_us_.size() >= episodes_remembered && !slow_us_.contains(episode))
-      slow_us_.erase(slow_us_.begin());
-    std::int64_t& told_us = slow_us_[episode];
-    const std::int64_t lost_us = microseconds(finite_or_zero(event.lost_seconds) * 1e3);
-    take_part(lost_us - told_us, of(SpanUse::training), SpanUse::straggling);
-    told_us = std::max(told_us, lost_us);
+    account_.take_straggler(event);
+  }
+
+  void has_ranks(int ranks) {
+    ranks_ = ranks;
+    if (ranks > 0) account_.has_ranks(ranks);
   }
 
   void begin_restart() {
-    if (!std::exchange(restarting_, true)) restart_us_ = 0;
+    if (!std::exchange(restarting_, true)) account_.begin_restart();
   }
 
   // The launcher tells what a restart waited for hosts when the ranks train again, or are about to.
   void take_waiting(const RecoveryEvent& recovery) {
-    std::int64_t waited_us = microseconds(
-        static_cast<double>(std::max<std::int64_t>(recovery.waited_for_hosts_ms.value_or(0), 0)));
-    if (restarting_) {
-      const std::int64_t begin_us = cut_us_;
-      advance(std::min(cut_us_ + waited_us, recovery.time_us), SpanUse::waiting);
-      waited_us -= cut_us_ - begin_us;
-    }
-    waited_us = std::min(waited_us, std::exchange(restart_us_, 0));
-    of(SpanUse::restart) -= waited_us;
-    of(SpanUse::waiting) += waited_us;
-    for (std::size_t i = pieces_.size(); i-- > 0 && waited_us > 0;) {
-      if (pieces_[i].span.use != SpanUse::restart) continue;
-      const std::int64_t begin_us = pieces_[i].span.begin_us;
-      const std::int64_t end_us = std::min(begin_us + waited_us, pieces_[i].span.end_us);
-      waited_us -= end_us - begin_us;
-      pieces_[i].span.begin_us = end_us;
-      pieces_.insert(pieces_.begin() + static_cast<std::ptrdiff_t>(i),
-                     {.span = {.use = SpanUse::waiting, .begin_us = begin_us, .end_us = end_us}});
-    }
+    const auto waited_ms =
+        static_cast<double>(std::max<std::int64_t>(recovery.waited_for_hosts_ms.value_or(0), 0));
+    account_.take_waiting(microseconds(waited_ms), recovery.time_us, restarting_);
   }
 
   void read_fault(const FaultEvent& event) {
@@ -310,7 +213,7 @@ class IncidentReader::State {
     fault.time_us = event.begin_us();
     // The work that a step had done until the fault is lost.
     const bool computing = open_.empty() && !starting_ && !stopped_;
-    advance(fault.time_us, computing ? SpanUse::lost : gap_use());
+    account_.advance(fault.time_us, computing ? SpanUse::lost : gap_use());
     if (event.level == FaultEvent::by_launcher) begin_restart();
     stopped_ = stepped_ = false;
     open_.push_back(ledger_.faults.size());
@@ -320,7 +223,7 @@ class IncidentReader::State {
   void read_recovery(const RecoveryEvent& recovery) {
     // A recovery by another start is reported by the launcher; the first step closes it.
     if (recovery.level == RecoveryEvent::by_launcher) return take_waiting(recovery);
-    if (open_.empty()) return;
+    if (open_.empty()) return has_ranks(recovery.ranks_after);
     FaultEntry& fault = ledger_.faults[open_.back()];
     fault.shrink_ms = finite_or_zero(recovery.shrink_ms);
     fault.plan_ms = finite_or_zero(recovery.plan_ms);
@@ -329,7 +232,7 @@ class IncidentReader::State {
     for (const std::size_t index : open_) ledger_.faults[index].level = FaultLevel::in_place;
     lost_steps_ = recovery.lost_steps;
     resumed_from_ = recovery.resumed_from.value_or("");
-    ranks_ = recovery.ranks_after;
+    has_ranks(recovery.ranks_after);
     close(step_us_ > fault.time_us ? step_us_ : recovery.time_us,
           fmt::format("{} of {} ranks went on from step {}", ranks_, recovery.ranks_before,
                       recovery.resumed_from_step.value_or(0)));
@@ -377,7 +280,7 @@ class IncidentReader::State {
 
   void read_finish(const FinishEvent& finish) {
     const bool is_last_save = gap_use() == SpanUse::other && finish.state != FinishEvent::failed;
-    advance(finish.time_us, is_last_save ? SpanUse::saving : gap_use());
+    account_.advance(finish.time_us, is_last_save ? SpanUse::saving : gap_use());
     if (finish.state == FinishEvent::failed) {
       if (open_.empty()) {
         open_.push_back(ledger_.faults.size());
@@ -407,35 +310,14 @@ class IncidentReader::State {
     stopped_ = true;
   }
 
-  // A step counts when it is the last time that it was computed.
-  void add(Piece piece) {
-    if (piece.step.has_value() && piece.time < computed_[*piece.step].times) piece.span.use = SpanUse::lost;
-    std::vector<GoodputSpan>& spans = ledger_.spans;
-    if (!spans.empty() && spans.back().use == piece.span.use) {
-      spans.back().end_us = piece.span.end_us;
-    } else {
-      spans.push_back(piece.span);
-    }
-  }
-
-  bool keeps_spans_;
+  SpanAccount account_;
   IncidentLog ledger_;
-  std::vector<Piece> pieces_;
-  struct Computed {
-    std::uint64_t times = 0;
-    std::int64_t counted_us = 0;  // of the last time
-  };
-  std::map<std::uint64_t, Computed> computed_;   // by step
-  SpanTimes times_us_{};                         // of the pieces so far
-  std::map<std::string, std::int64_t> slow_us_;  // what each episode of a slow rank has cost
-  std::int64_t restart_us_ = 0;                  // of the newest restart
-  std::uint64_t steps_again_ = 0;
+  RankPrice price_;
   std::vector<std::size_t> open_;  // faults behind which no step was made so far
   std::uint64_t step_ = 0;         // the newest
   std::uint64_t lost_steps_ = 0;
   int ranks_ = 0;
   std::string resumed_from_;
-  std::int64_t cut_us_ = 0;  // what was before is shared out
   std::int64_t last_us_ = 0, step_us_ = 0;
   bool begun_ = false;       // there was a start
   bool starting_ = false;    // it has made no step
@@ -461,36 +343,17 @@ void IncidentReader::read(const Json& event) {
 SpanTimes IncidentReader::times_us() const {
   return state_->times_us();
 }
+SpanTimes IncidentReader::rank_times_us() const {
+  return state_->rank_times_us();
+}
+RankPrice IncidentReader::price() const {
+  return state_->price();
+}
 std::uint64_t IncidentReader::lost_steps() const {
   return state_->lost_steps();
 }
 IncidentLog IncidentReader::finish() && {
   return std::move(*state_).finish();
-}
-
-std::string_view name_of(SpanUse use) {
-  constexpr std::array<std::string_view, span_uses> names = {"training",
-                                                             "lost work, stalls",
-                                                             "recovery in place",
-                                                             "restart",
-                                                             "start-up",
-                                                             "between steps",
-                                                             "paused",
-                                                             "saving",
-                                                             "evaluation",
-                                                             "waiting for hosts",
-                                                             "waiting for a slow rank",
-                                                             "waiting for data",
-                                                             "audits and checks"};
-  return names[static_cast<std::size_t>(use)];
-}
-
-double goodput_of(const SpanTimes& times_us) {
-  std::int64_t whole_us = 0;
-  for (const std::int64_t each : times_us) whole_us += each;
-  whole_us -= times_us[static_cast<std::size_t>(SpanUse::paused)];
-  const auto training_us = static_cast<double>(times_us[static_cast<std::size_t>(SpanUse::training)]);
-  return whole_us > 0 ? training_us / static_cast<double>(whole_us) : 0.0;
 }
 
 bool IncidentLog::disturbed() const {

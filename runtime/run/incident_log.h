@@ -2,7 +2,6 @@
 // went; put together from the event log. Pure.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,6 +10,8 @@
 
 #include "runtime/core/json.h"
 #include "runtime/run/fault_cause.h"
+#include "runtime/run/span_account.h"
+#include "runtime/run/span_times.h"
 
 namespace holdfast::run {
 
@@ -40,34 +41,6 @@ struct FaultEntry {
   std::uint64_t lost_steps = 0;  // steps that were computed again
 };
 
-// SpanUse is what the time of a run is spent on: the classes of status, metrics, the summary at the end and the report. Each moment
-// is of one class, so that they add up to the wall time.
-enum class SpanUse : std::uint8_t {
-  training,  // steps that count, without what is of a class below
-  lost,      // steps that were computed again, and the part of a step before a fault
-  recovery,  // in place
-  restart,   // from the end of a start that failed to the first step of the next
-  start_up,  // of the first start, and of one after a stop that was asked for
-  other,     // between steps
-  paused,  // between the end of a run, or a stop that was asked for, and the next start: no time of the run's
-  saving,  // for which training waited for saves
-  evaluation,
-  waiting,  // for hosts, before another start
-  // Parts of steps that count, which have no spans of their own.
-  straggling,  // for which the ranks waited for a slow one, or for a link
-  data,        // for which rank 0 waited for its data
-  checking,    // audits, and computing a step again after a verdict
-};
-inline constexpr std::size_t span_uses = 13;
-std::string_view name_of(SpanUse use);
-using SpanTimes = std::array<std::int64_t, span_uses>;  // microseconds, by SpanUse
-// Returns the training by all but the pauses (ETTR); 0 where there is no such time.
-double goodput_of(const SpanTimes& times_us);
-
-struct GoodputSpan {
-  SpanUse use = SpanUse::training;
-  std::int64_t begin_us = 0, end_us = 0;
-};
 struct IncidentSave {
   std::int64_t time_us = 0;
   std::uint64_t step = 0;
@@ -78,7 +51,9 @@ struct IncidentLog {
   std::vector<GoodputSpan> spans;   // one after another, without gaps; neighbours differ in use
   std::vector<IncidentSave> saves;  // when a checkpoint became visible
   SpanTimes times_us = {};          // the spans added up, without the parts that are of other classes
-  std::uint64_t lost_steps = 0;     // computed more than once, each time but the last
+  SpanTimes rank_times_us = {};     // the same, each moment times the ranks that there were
+  RankPrice price = {};
+  std::uint64_t lost_steps = 0;  // computed more than once, each time but the last
 
   std::int64_t begin_us() const { return spans.empty() ? 0 : spans.front().begin_us; }
   std::int64_t end_us() const { return spans.empty() ? 0 : spans.back().end_us; }
@@ -103,9 +78,11 @@ class IncidentReader {
   IncidentReader& operator=(IncidentReader&& other) noexcept;
   ~IncidentReader();
   void read(const Json& event);
-  // Both are of the events so far, as finish() would have them.
+  // All are of the events so far, as finish() would have them.
   SpanTimes times_us() const;
+  SpanTimes rank_times_us() const;
   std::uint64_t lost_steps() const;
+  RankPrice price() const;  // of the newest start
   IncidentLog finish() &&;
 
  private:

@@ -263,6 +263,9 @@ std::string to_text(const RunSummary& run, std::int64_t now_us) {
                       run.starts == 1 ? "" : "s", run.recoveries, run.recoveries == 1 ? "y" : "ies", again,
                       again == 1 ? "" : "s");
   if (run.newest.has_value()) text += fmt::format("time      {}\n", time_sentence(run.incidents.times_us()));
+  if (const std::string money = money_sentence(run.incidents.rank_times_us(), run.incidents.price());
+      !money.empty())
+    text += fmt::format("cost      {}\n", money);
   if (run.free_bytes.has_value())
     text += fmt::format("disk      {} free where the run directory is\n", format_bytes(*run.free_bytes));
   if (const std::string numbers = summary_of(run.numbers); !numbers.empty())
@@ -325,6 +328,16 @@ void put_rates(const RunSummary& run, Json& json) {
   for (std::size_t use = 0; use < times_us.size(); ++use)
     json["seconds"][std::string(name_of(static_cast<SpanUse>(use)))] =
         static_cast<double>(times_us[use]) / 1e6;
+  const RankPrice price = run.incidents.price();
+  if (!price.is_known()) return;
+  const std::array<double, span_uses> money = money_of(run.incidents.rank_times_us(), price);
+  double all = 0.0;
+  for (std::size_t use = 0; use < money.size(); ++use) {
+    json["money"][std::string(name_of(static_cast<SpanUse>(use)))] = money[use];
+    all += money[use];
+  }
+  json["money_total"] = all;
+  json["currency"] = price.currency;
 }
 
 }  // namespace

@@ -246,6 +246,9 @@ std::vector<std::string> watch_lines(const RunSummary& run, std::int64_t now_us,
   if (std::optional<ToneText> rate = rate_of(run); rate.has_value()) lines.push_back(*std::move(rate));
   for (ToneText& line : broken("time      " + time_sentence(run.incidents.times_us()), look.columns))
     lines.push_back(std::move(line));
+  if (const std::string money = money_sentence(run.incidents.rank_times_us(), run.incidents.price());
+      !money.empty())
+    for (ToneText& line : broken("cost      " + money, look.columns)) lines.push_back(std::move(line));
   if (run.holder.has_value()) lines.push_back({Tone::plain, exposure_text(run)});
   lines.push_back({Tone::plain, saves_text(run, now_us)});
   for (const HostRow& row : run.left_out)

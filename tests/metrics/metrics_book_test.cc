@@ -141,6 +141,23 @@ TEST_F(MetricsBookTest, StepsThatAreMadeAgainAreNoGoodput) {
   EXPECT_EQ(value(R"(holdfast_last_recovery_lost_steps{reason="loss",resumed_from="ram"})"), "2");
 }
 
+TEST_F(MetricsBookTest, SaysWhatIsArmedAndWhatItCosts) {
+  book_.take(line_of_event(StartEvent{.time_us = begin_us, .ranks = 2}));
+  EXPECT_THAT(book_.text(), testing::Not(testing::HasSubstr("holdfast_cost")));
+  book_.take(line_of_event(StartEvent{.time_us = begin_us,
+                                      .ranks = 2,
+                                      .armed = std::map<std::string, std::string>{{"watchdog", "5s"}},
+                                      .unarmed = std::map<std::string, std::string>{{"spares", "none"}},
+                                      .cost_per_rank_hour = 3600.0,
+                                      .cost_currency = "$"}));
+  EXPECT_EQ(value(R"(holdfast_armed{protection="watchdog"})"), "1");
+  EXPECT_EQ(value(R"(holdfast_armed{protection="spares"})"), "0");
+  step(1, 1.0, 5);
+  step(2, 2.0, 5);
+  EXPECT_EQ(value(R"(holdfast_time_cost{use="training",currency="$"})"), "4");
+  EXPECT_EQ(value(R"(holdfast_cost_total{currency="$"})"), "4");
+}
+
 TEST_F(MetricsBookTest, NumbersThatAreNotFiniteAreSaid) {
   step(1, 1, std::numeric_limits<double>::quiet_NaN());
   EXPECT_EQ(value("holdfast_loss"), "NaN");

@@ -102,8 +102,7 @@ TEST(Incident, HasThePriceOfAllRanks) {
   Incident one = run_with_a_death().incident(1).value();
   EXPECT_EQ(one.price_of(900.0), "");
   EXPECT_THAT(incident_page("runs/a", one, {}), HasSubstr("cost.per_rank_hour is not set"));
-  one.per_rank_hour = 3.0;
-  one.currency = "<$>";
+  one.price = {.per_rank_hour = 3.0, .currency = "<$>"};
   EXPECT_EQ(one.price_of(900.0), "<$>3.00");  // 4 ranks for a quarter of an hour
   EXPECT_THAT(incident_page("runs/a", one, {}), AllOf(HasSubstr("&lt;$&gt;"), Not(HasSubstr("<$>"))));
 }

@@ -50,6 +50,30 @@ class Log {
   std::string text_;
 };
 
+// 4 ranks for 0.7 s, then 2 for 0.3 s; what is computed again moves with the ranks that it had.
+TEST(IncidentLog, CountsTheMoneyOfEachClass) {
+  const std::string priced = R"("resumed_from_step":null,"cost_per_rank_hour":3600.0,"cost_currency":"$")";
+  Log log;
+  log.start(20, priced).step(120, 1).step(220, 2).step(320, 3);
+  log.line(420, "fault", R"("step":3,"what":"rank","cause":"rank-died","lost":"rank 3","reason":"x")");
+  log.step(720, 3, 100.0);
+  log.line(720, "recovery", R"("reason":"loss","level":1,"ranks_before":4,"ranks_after":2,"lost_steps":1)");
+  log.step(820, 4).step(920, 5).step(1'020, 6);
+  const IncidentLog ledger = log.ledger();
+  EXPECT_EQ(ledger.price.per_rank_hour, 3600.0);
+  const std::array<double, span_uses> money = money_of(ledger.rank_times_us, ledger.price);
+  const auto of = [&](SpanUse use) { return money[static_cast<std::size_t>(use)]; };
+  EXPECT_NEAR(of(SpanUse::training), 3 * 0.1 * 4 + 3 * 0.1 * 2, 1e-9);
+  EXPECT_NEAR(of(SpanUse::lost), 0.1 * 4 + 0.1 * 4, 1e-9) << "step 3 the first time, and until the fault";
+  EXPECT_NEAR(of(SpanUse::recovery), 0.2 * 4, 1e-9);
+  double all = 0.0;
+  for (const double each : money) all += each;
+  EXPECT_NEAR(all, 4 * 0.72 + 2 * 0.3, 1e-9);
+  EXPECT_THAT(money_sentence(ledger.rank_times_us, ledger.price),
+              testing::StartsWith("$3.48: training $1.80"));
+  EXPECT_EQ(money_sentence(ledger.rank_times_us, {}), "");
+}
+
 void expect_uses(const IncidentLog& ledger, const std::map<SpanUse, int>& expected_ms) {
   for (std::size_t i = 0; i < span_uses; ++i) {
     const auto use = static_cast<SpanUse>(i);
@@ -82,7 +106,9 @@ TEST(IncidentLog, NothingHappened) {
   expect_uses(ledger, {{SpanUse::start_up, 20}, {SpanUse::training, 200}});
   EXPECT_TRUE(ledger.faults.empty());
   EXPECT_EQ(summary_of(ledger), "");
-  EXPECT_EQ(faults_section(ledger), "");
+  EXPECT_THAT(faults_section(ledger), testing::HasSubstr("Where the time went"));
+  EXPECT_THAT(faults_section(ledger), testing::Not(testing::HasSubstr("<h2>Faults")));
+  EXPECT_EQ(faults_section({}), "");
   EXPECT_TRUE(read_incidents("").spans.empty());
   EXPECT_EQ(read_incidents("").effective_ratio(), 0.0);
 }

@@ -13,7 +13,8 @@ PYTHON = harness.ROOT / ".deps/metrics/bin/python"
 PROMTOOL = harness.ROOT / ".deps/promtool/usr/bin/promtool"
 READER = harness.ROOT / "tests/system/read_metrics.py"
 STEPS = 40
-OPTIONS = [f"--training.steps={STEPS}", "--evaluation.every_steps=10", "--checkpoint.every_steps=10", "--metrics.tensorboard=true", "--metrics.every=100ms"]
+PRICE = 3600.0  # of a rank for an hour: a unit of money a second
+OPTIONS = [f"--training.steps={STEPS}", f"--cost.per_rank_hour={PRICE}", "--cost.currency=EUR ", "--evaluation.every_steps=10", "--checkpoint.every_steps=10", "--metrics.tensorboard=true", "--metrics.every=100ms"]
 
 
 def families(text):
@@ -93,6 +94,21 @@ class MetricsTest(unittest.TestCase):
         self.assertAlmostEqual(sum(times.values()), whole + startup, delta=0.001 * whole + startup)
         self.assertAlmostEqual(found["holdfast_goodput_ratio"][""], times['{use="training"}'] / sum(times.values()), delta=1e-9)
         self.assertGreaterEqual(len({name for name in found if name.startswith("holdfast_")}), 15)
+
+    def test_each_class_of_time_has_its_price(self):
+        found = families(self.text)
+        money = {json.loads(re.search(r'use=("[^"]*")', label)[1]): value for label, value in found["holdfast_time_cost"].items()}
+        state = json.loads(self.program("status", self.run_of_all.directory, "--json"))
+        self.assertEqual({use: value for use, value in money.items() if abs(state["money"][use] - value) > 1e-6}, {})
+        self.assertAlmostEqual(found["holdfast_cost_total"]['{currency="EUR "}'], sum(money.values()), places=6)
+        seconds = state["seconds"]
+        self.assertLessEqual(sum(seconds.values()) * 0.99, sum(money.values()))  # one rank at least
+        self.assertLessEqual(sum(money.values()), 2 * sum(seconds.values()) * 1.01)  # and two at most
+        self.assertEqual(state["currency"], "EUR ")
+        self.assertRegex(self.start.output(), r"\ncost: EUR [\d.]+: training EUR [\d.]+, ")
+        self.assertRegex(self.program("status", self.run_of_all.directory), r"\ncost +EUR [\d.]+: training EUR ")
+        self.program("report", self.run_of_all.directory)
+        self.assertIn("Cost: EUR ", (self.run_of_all.directory / "report.html").read_text())
 
     def test_official_parsers_read_it(self):
         if not PYTHON.exists():
