@@ -12,7 +12,7 @@
 #include "runtime/os/machine_facts.h"
 #include "runtime/plan/layout_search.h"
 #include "runtime/plan/plan_report.h"
-#include "runtime/plan/reliability.h"
+#include "runtime/plan/reliability_report.h"
 #include "runtime/plan/stated_gpu.h"
 #include "runtime/plan/step_ops.h"
 #include "runtime/plan/timed_layers.h"

@@ -1,6 +1,6 @@
 // Plans what a run costs when things fail: failures to expect, what each takes, spares, the expected training time ratio and
 // the price, with and without fault tolerance. The arithmetic is runtime/hazard; this puts in what the run has measured
-// (RunFigures) and, where it has not, stated priors, and says which. Pure but for read_run_figures().
+// (run_figures.h) and, where it has not, stated priors, and says which. Pure.
 #pragma once
 
 #include <cstdint>
@@ -8,28 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/json.h"
 #include "runtime/hazard/failure_rate.h"
 #include "runtime/hazard/run_cost.h"
 #include "runtime/hazard/save_interval.h"
-#include "runtime/os/env.h"
 #include "runtime/plan/layout_plan.h"
+#include "runtime/plan/run_figures.h"
 
 namespace holdfast::plan {
-
-// RunFigures are what the events of a run say. Costs of steps and saves are those since its newest start or change of
-// ranks, if it has the ranks of the plan since.
-struct RunFigures {
-  std::string directory = {};  // empty: the run has not begun
-  int ranks = 0;               // that train in it, without spares; 0: unknown
-  FailureHistory history = {};
-  std::optional<double> step_seconds = {};  // median
-  std::optional<SaveTimes> save = {}, snapshot = {};
-  std::optional<double> recovery_seconds = {};  // median of recoveries in place
-};
-// Reads the record of failures and the end of the event log of a run directory, which need not exist. `ranks` train in the plan;
-// `spares`: elastic.spares, which a start counts among its ranks.
-RunFigures read_run_figures(Env& env, const std::string& directory, int ranks, int spares);
 
 // ReliabilityOptions are what the user stated for the plan alone.
 struct ReliabilityOptions {
@@ -101,8 +86,5 @@ struct ReliabilityPlan {
 };
 ReliabilityPlan plan_reliability(const LayoutPlan& plan, const PlannedMachine& machine,
                                  const RunFigures& figures, const ReliabilityOptions& options);
-
-std::string reliability_text(const ReliabilityPlan& plan, const CostConfig& cost);
-Json reliability_json(const ReliabilityPlan& plan, const CostConfig& cost);
 
 }  // namespace holdfast::plan

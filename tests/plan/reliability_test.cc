@@ -1,5 +1,5 @@
 // Reliability of a planned run: the numbers follow from what is stated, what was measured wins, and each says where it is from.
-#include "runtime/plan/reliability.h"
+#include "runtime/plan/reliability_report.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
