@@ -305,12 +305,12 @@ void RunJournal::note_gap(std::uint64_t step) {
       [&env = env(), paths = paths(), step](LineSink& log) { note_missing_steps(env, paths, step, log); });
 }
 
-// Counts a failure; several deaths until a step is made are one failure.
+// Counts a failure, and from when on other ranks train; several deaths until a step is made are one failure.
 void RunJournal::count_failure() {
-  if (recovery_->faults == 0 || failure_counted_us_ == recovery_->noticed_us) return;
-  failure_counted_us_ = recovery_->noticed_us;
-  failures_.take_over(env(), paths());
-  failures_.count_failure();
+  failures_.go_on(env(), paths(), group_.active().communicator.size());
+  if (recovery_->faults > 0 &&
+      std::exchange(failure_counted_us_, recovery_->noticed_us) != recovery_->noticed_us)
+    failures_.count_failure();
   post(failures_.writing(env(), paths()));
 }
 
@@ -350,7 +350,8 @@ Result<void> RunJournal::begin_log(Worker& worker, const TransportChoice& transp
       env().replace_text(paths().config(), record_config(setup_.config, group_.launched().config->origin)));
   forget_answered_requests(env(), paths());
   HF_TRY_VOID(record_identity(env(), paths(), worker.state().shm_run_id));
-  if (const std::string note = failures_.begin_start(env(), paths()); !note.empty() && group_.leads())
+  if (const std::string note = failures_.begin_start(env(), paths(), group_.active().communicator.size());
+      !note.empty() && group_.leads())
     print_message("{}", note);
   post(failures_.writing(env(), paths()));
   HF_TRY_VOID(write_status(env(), paths(),

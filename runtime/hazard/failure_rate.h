@@ -49,10 +49,19 @@ double p_enough(const Pool& pool, std::int64_t spares);
 // many are too few.
 std::int64_t spares_for(const Pool& pool, double chance);
 
-// Failures of a run so far, and for how long it has been running.
+// Failures of a run so far, and for how long it has been running on as many devices as it has.
 struct FailureHistory {
   std::int64_t failures = 0;
   double running_seconds = 0.0;
+};
+// The same, whatever devices it had when: what fails are devices, so 4 ranks in 256 hours have told as much as 1,024 in one.
+struct DeviceHistory {
+  std::int64_t failures = 0;
+  double device_seconds = 0.0;
+  // Returns the history as one of so many devices.
+  FailureHistory of(double devices) const {
+    return {.failures = failures, .running_seconds = devices > 0.0 ? device_seconds / devices : 0.0};
+  }
 };
 
 // RatePrior is what is believed of the MTBF of a whole run before its history is looked at.

@@ -196,25 +196,16 @@ std::vector<Alternative> without_fault_tolerance(const ReliabilityPlan& plan) {
       {"without any saves, too", unprotected.elapsed(), unprotected.ettr(), ranks}};
 }
 
-// Returns the history as one of so many ranks: what fails are devices, so a run of 4 ranks for 256 hours has told as much as one
-// of 1,024 for an hour.
-FailureHistory counted_history(const RunFigures& figures, int ranks) {
-  if (figures.ranks == 0) return {};
-  return {.failures = figures.history.failures,
-          .running_seconds = figures.history.running_seconds * figures.ranks / ranks};
-}
-
 std::string note_on(const RunFigures& figures, int ranks) {
   if (figures.directory.empty() || figures.ranks == ranks) return {};
   if (figures.ranks == 0) {
     return fmt::format(
-        "the event log of {} does not say how many ranks it had: its failures, steps and saves "
-        "are not counted",
+        "the event log of {} does not say how many ranks it had: its steps and saves are not counted",
         figures.directory);
   }
   return fmt::format(
-      "the steps and saves of {} were those of {} rank{}, and are not counted; its running time "
-      "is, as that of {} rank{}",
+      "the steps and saves of {} were those of {} rank{}, and are not counted; its failures are, for "
+      "{} rank{}",
       figures.directory, figures.ranks, figures.ranks == 1 ? "" : "s", ranks, ranks == 1 ? "" : "s");
 }
 
@@ -227,7 +218,7 @@ ReliabilityPlan plan_reliability(const LayoutPlan& plan, const PlannedMachine& m
   ReliabilityPlan result{.ranks = ranks,
                          .hosts = (ranks + on_host - 1) / on_host,
                          .device_kind = options.device_kind,
-                         .history = counted_history(figures, ranks),
+                         .history = figures.history.of(ranks),
                          .replacement_seconds = options.replacement_seconds,
                          .spares = config.elastic.spares};
   result.prior = run_prior({.run_mtbf_seconds = static_cast<double>(config.checkpoint.mtbf_ms) / 1e3,

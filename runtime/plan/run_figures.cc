@@ -67,10 +67,10 @@ bool is_whole(const SaveTimes& times) {
 RunFigures read_run_figures(Env& env, const std::string& directory, int ranks, int spares) {
   const RunPaths paths{directory};
   RunFigures figures;
-  const std::optional<FailureHistory> history = read_failure_history(env, paths);
-  if (!history.has_value()) return figures;
+  if (const Result<FileStatus> record = env.status(paths.history()); !record.ok() || !record->exists)
+    return figures;
   figures.directory = directory;
-  figures.history = *history;
+  figures.history = read_failure_history(env, paths, 0).value_or(DeviceHistory());
   const Result<LogTail> tail = read_log_tail(env, paths, FailureTally::tail_bytes);
   if (!tail.ok()) return figures;
   if (!tail->whole) figures.ranks = ranks_before_tail(env, paths, spares);
@@ -99,6 +99,8 @@ RunFigures read_run_figures(Env& env, const std::string& directory, int ranks, i
         std::visit([](auto ms) { return static_cast<double>(ms); }, recovery->duration_ms) / 1e3;
     if (std::isfinite(seconds)) recoveries.push_back(seconds);
   });
+  if (const auto history = read_failure_history(env, paths, figures.ranks); history.has_value())
+    figures.history = *history;  // also of an older version
   if (!recoveries.empty()) figures.recovery_seconds = median_of(recoveries);
   if (figures.ranks != ranks) figures.save = figures.snapshot = std::nullopt;
   constexpr std::size_t enough = 5;

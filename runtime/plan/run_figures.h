@@ -15,7 +15,7 @@ namespace holdfast::plan {
 struct RunFigures {
   std::string directory = {};  // empty: the run has not begun
   int ranks = 0;               // that train in it, without spares; 0: unknown
-  FailureHistory history = {};
+  DeviceHistory history = {};
   std::optional<double> step_seconds = {};  // median
   std::optional<SaveTimes> save = {}, snapshot = {};
   std::optional<double> recovery_seconds = {};  // median of recoveries in place

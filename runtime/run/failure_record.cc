@@ -16,25 +16,37 @@ namespace {
 
 constexpr std::uint64_t record_bytes_max = 4096;
 
-std::optional<FailureRecord> parse_record(const std::string& text) {
+// An older version has counted the time alone, in which `ranks` are taken to have trained.
+std::optional<FailureRecord> parse_record(const std::string& text, std::int64_t ranks) {
   const auto json = Json::parse_any(text);
   if (!json.is_object()) return std::nullopt;
   constexpr std::uint64_t missing = std::uint64_t{1} << 63;
   const auto number_of = [&](const char* key) { return count_of(json, key, missing); };
-  const std::uint64_t failures = number_of("failures"), running = number_of("running_us"),
-                      started = number_of("started_us");
-  if (std::max({failures, running, started}) >= missing) return std::nullopt;
+  constexpr std::uint64_t most_us = std::uint64_t{1} << 52, most_ranks = 1U << 20;  // of a damaged one
+  const bool is_old = !json.contains("rank_us");
+  const std::uint64_t failures = number_of("failures"), time = number_of(is_old ? "running_us" : "rank_us"),
+                      since = number_of(is_old ? "started_us" : "since_us");
+  if (std::max({failures, time, since}) >= missing) return std::nullopt;
+  const std::uint64_t counted = is_old ? static_cast<std::uint64_t>(ranks) : number_of("ranks");
+  if (counted == 0 || counted > most_ranks || (is_old && time > most_us)) return std::nullopt;
   return FailureRecord{.failures = static_cast<std::int64_t>(failures),
-                       .running_us = static_cast<std::int64_t>(running),
-                       .started_us = static_cast<std::int64_t>(started),
+                       .rank_us = static_cast<std::int64_t>(is_old ? time * counted : time),
+                       .since_us = static_cast<std::int64_t>(since),
+                       .ranks = static_cast<std::int64_t>(counted),
                        .ended = text_of(json, "state") == "ended"};
 }
 
-std::optional<FailureRecord> read_record(Env& env, const RunPaths& paths) {
+std::optional<FailureRecord> read_record(Env& env, const RunPaths& paths, std::int64_t ranks) {
   const Result<FileStatus> status = env.status(paths.history());
   if (!status.ok() || !status->exists || status->bytes > record_bytes_max) return std::nullopt;
   const Result<std::string> text = env.read_text_within(paths.history(), record_bytes_max);
-  return text.ok() ? parse_record(*text) : std::nullopt;
+  return text.ok() ? parse_record(*text, ranks) : std::nullopt;
+}
+
+// Returns the time since the record began to count, times its ranks.
+std::int64_t newest_rank_us(const FailureRecord& record, std::int64_t now_us) {
+  if (record.since_us == 0 || record.ended) return 0;
+  return std::max<std::int64_t>(now_us - record.since_us, 0) * record.ranks;
 }
 
 // The time of the last event of the starts before this one, or 0.
@@ -52,26 +64,25 @@ std::int64_t last_event_us(Env& env, const RunPaths& paths) {
 
 }  // namespace
 
-std::optional<FailureHistory> read_failure_history(Env& env, const RunPaths& paths) {
-  const std::optional<FailureRecord> record = read_record(env, paths);
+std::optional<DeviceHistory> read_failure_history(Env& env, const RunPaths& paths, std::int64_t ranks) {
+  const std::optional<FailureRecord> record = read_record(env, paths, ranks);
   if (!record.has_value()) return std::nullopt;
-  const std::int64_t newest_us =
-      record->ended ? 0 : std::max<std::int64_t>(last_event_us(env, paths) - record->started_us, 0);
-  return FailureHistory{.failures = record->failures,
-                        .running_seconds = static_cast<double>(record->running_us + newest_us) / 1e6};
+  const std::int64_t newest_us = record->ended ? 0 : newest_rank_us(*record, last_event_us(env, paths));
+  return DeviceHistory{.failures = record->failures,
+                       .device_seconds = static_cast<double>(record->rank_us + newest_us) / 1e6};
 }
 
-std::string FailureTally::begin_start(Env& env, const RunPaths& paths) {
+std::string FailureTally::begin_start(Env& env, const RunPaths& paths, std::int64_t ranks) {
   std::string note;
-  if (const std::optional<FailureRecord> known = read_record(env, paths); known.has_value()) {
+  if (const std::optional<FailureRecord> known = read_record(env, paths, ranks); known.has_value()) {
     record_ = *known;
     if (!record_.ended) {
       ++record_.failures;
-      record_.running_us += std::max<std::int64_t>(last_event_us(env, paths) - record_.started_us, 0);
+      record_.rank_us += newest_rank_us(record_, last_event_us(env, paths));
     }
   } else if (const Result<LogTail> tail = read_log_tail(env, paths, tail_bytes); tail.ok()) {
     const RunHistory history = parse_history(tail->lines);
-    record_ = {.failures = history.failures, .running_us = history.running_us};
+    record_ = {.failures = history.failures, .rank_us = history.running_us * ranks};
     if (history.start_under_way) ++record_.failures;  // it has died
     if (!tail->whole) {
       note = fmt::format(
@@ -79,26 +90,32 @@ std::string FailureTally::begin_start(Env& env, const RunPaths& paths) {
           paths.history(), format_bytes(tail_bytes));
     }
   }
-  record_.started_us = env.wall_time_us();
+  record_.since_us = env.wall_time_us();
+  record_.ranks = ranks;
   record_.ended = false;
   return note;
 }
 
-void FailureTally::take_over(Env& env, const RunPaths& paths) {
-  if (record_.started_us > 0) return;  // this process led before
-  record_ = read_record(env, paths).value_or(FailureRecord{.started_us = env.wall_time_us()});
+void FailureTally::go_on(Env& env, const RunPaths& paths, std::int64_t ranks) {
+  const std::int64_t now_us = env.wall_time_us();
+  if (record_.since_us == 0)  // this process has not led before
+    record_ = read_record(env, paths, ranks).value_or(FailureRecord{.since_us = now_us, .ranks = ranks});
+  record_.rank_us += newest_rank_us(record_, now_us);
+  record_.since_us = now_us;
+  record_.ranks = ranks;
 }
 
 void FailureTally::end(bool failed, std::int64_t now_us) {
   if (failed) ++record_.failures;
-  record_.running_us += std::max<std::int64_t>(now_us - record_.started_us, 0);
+  record_.rank_us += newest_rank_us(record_, now_us);
   record_.ended = true;
 }
 
 std::function<void()> FailureTally::writing(Env& env, const RunPaths& paths) const {
   const Json json = {{"failures", record_.failures},
-                     {"running_us", record_.running_us},
-                     {"started_us", record_.started_us},
+                     {"rank_us", record_.rank_us},
+                     {"ranks", record_.ranks},
+                     {"since_us", record_.since_us},
                      {"state", record_.ended ? "ended" : "running"}};
   return [&env, path = paths.history(), text = json.dump_any() + "\n"] {
     static_cast<void>(env.replace_text(path, text).ok());
@@ -106,10 +123,10 @@ std::function<void()> FailureTally::writing(Env& env, const RunPaths& paths) con
 }
 
 FailureHistory FailureTally::so_far(std::int64_t now_us) const {
-  const std::int64_t newest_us =
-      record_.started_us == 0 ? 0 : std::max<std::int64_t>(now_us - record_.started_us, 0);
-  return {.failures = record_.failures,
-          .running_seconds = static_cast<double>(record_.running_us + newest_us) / 1e6};
+  const DeviceHistory history{
+      .failures = record_.failures,
+      .device_seconds = static_cast<double>(record_.rank_us + newest_rank_us(record_, now_us)) / 1e6};
+  return history.of(static_cast<double>(record_.ranks));
 }
 
 std::string sentence_of(const RecoveryRecord& record) {

@@ -2,7 +2,9 @@
 // saves (runtime/hazard/failure_rate.h). The leader replaces it when a start begins, at each recovery and at the end, so that
 // neither a start nor a recovery reads the event log, which grows with the run.
 //
-//   {"failures":3,"running_us":8120000,"started_us":1790000000000000,"state":"running"}
+//   {"failures":3,"rank_us":32480000,"ranks":4,"since_us":1790000000000000,"state":"running"}
+//
+// Time counts times the ranks that train in it, because it is they that fail: a run that goes on with other ranks knows as much.
 #pragma once
 
 #include <cstdint>
@@ -21,30 +23,33 @@
 namespace holdfast::run {
 
 struct FailureRecord {
-  std::int64_t failures = 0;    // starts that died or failed, but the last; recoveries from a loss
-  std::int64_t running_us = 0;  // of the starts that have ended
-  std::int64_t started_us = 0;  // wall clock at the first event of the newest start
-  bool ended = false;           // the newest start has recorded its end
+  std::int64_t failures = 0;  // starts that died or failed, but the last; recoveries from a loss
+  std::int64_t rank_us = 0;   // time until `since_us`, times the ranks that trained
+  std::int64_t since_us = 0;  // wall clock since when there are `ranks`; 0: there was no start
+  std::int64_t ranks = 1;
+  bool ended = false;  // the newest start has recorded its end
 };
 
 // Returns what the record of a run says, with the time of a start that is under way or has died; none without a record that can
 // be read.
-std::optional<FailureHistory> read_failure_history(Env& env, const RunPaths& paths);
+// `ranks`: of a record of an older version, which does not say how many there were.
+std::optional<DeviceHistory> read_failure_history(Env& env, const RunPaths& paths, std::int64_t ranks);
 
 // Counts of one run, kept by its leader. Threads: one at a time.
 class FailureTally {
  public:
-  // Begins another start of the run. Reads the record, and the end of the log for the time of a start that
+  // Begins another start of the run, in which `ranks` train. Reads the record, and the end of the log for the time of a start that
   // died; without a record it counts what the last `tail_bytes` of the log say. Returns what people should
   // know about that, or nothing.
-  std::string begin_start(Env& env, const RunPaths& paths);
-  // Continues with the counts of the previous leader, which may have died.
-  void take_over(Env& env, const RunPaths& paths);
+  std::string begin_start(Env& env, const RunPaths& paths, std::int64_t ranks);
+  // Continues with the counts of the previous leader, which may have died. From now on `ranks` train.
+  void go_on(Env& env, const RunPaths& paths, std::int64_t ranks);
   void count_failure() { ++record_.failures; }
   void end(bool failed, std::int64_t now_us);
   // Returns the function that writes the record, on any thread. Only an estimate depends on it: a start that
   // misses it reads the end of the log.
   std::function<void()> writing(Env& env, const RunPaths& paths) const;
+  // Returns the history as one of the ranks that train.
   FailureHistory so_far(std::int64_t now_us) const;
 
   static constexpr std::uint64_t tail_bytes = std::uint64_t{4} << 20;

@@ -126,7 +126,9 @@ void SaveCadence::begin_epoch(const MembershipEpoch& epoch) {
     tier->longer_running_seconds.scale(bytes);
     tier->cost_seconds *= bytes;
   }
-  const double running_seconds = std::max(history_.running_seconds, epoch.history.running_seconds);
+  // What was counted here, too, is a time of the ranks that there were.
+  const double before_seconds = history_.running_seconds * epoch_.ranks / std::max(epoch.ranks, 1);
+  const double running_seconds = std::max(before_seconds, epoch.history.running_seconds);
   epoch_ = epoch;
   history_ = {.failures = std::max(history_.failures, epoch.history.failures),
               .running_seconds = running_seconds};

@@ -127,8 +127,9 @@ class SaveCadence {
   SaveCadence(const CheckpointConfig& config, std::int64_t now_ns);
 
   struct MembershipEpoch {
-    FailureHistory history = {};
-    RatePrior prior = {};          // of the run on the ranks that train
+    FailureHistory history = {};   // as one of the ranks that train
+    int ranks = 1;                 // that train
+    RatePrior prior = {};          // of the run on them
     bool has_ram_tier = true;      // snapshots outlive the process
     bool survives_host = false;    // snapshots are also on another host
     double work = 1.0;             // work of this rank in a step, in any unit

@@ -64,6 +64,7 @@ Result<void> TrainingSaves::prepare() {
                                     rank_.device.host_sees_memory() ? "cpu" : "cuda", shape.ranks());
   parts_.saves.cadence->begin_epoch(
       {.history = parts_.failures,
+       .ranks = shape.ranks(),
        .prior = cautious(prior),
        .has_ram_tier = saver_->snapshots().outlives_process(),
        .survives_host = parts_.saves.survives_host && saver_->snapshots().has_replicas(),

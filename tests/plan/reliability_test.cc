@@ -74,7 +74,7 @@ TEST(Reliability, FollowsFromTheDevices) {
 TEST(Reliability, TakesWhatTheRunHasMeasured) {
   RunFigures figures{.directory = "runs/a",
                      .ranks = 64,
-                     .history = {.failures = 20, .running_seconds = 20 * hour_seconds},
+                     .history = {.failures = 20, .device_seconds = 64 * 20 * hour_seconds},
                      .step_seconds = 2.0,
                      .save = SaveTimes{.step_seconds = 2.0, .cost_seconds = 4.0, .durable_seconds = 30.0},
                      .snapshot = SaveTimes{.step_seconds = 2.0, .cost_seconds = 0.05},
@@ -112,14 +112,15 @@ TEST(Reliability, LosesNoMoreThanItMay) {
 
 // 4 ranks for 1,024 hours have told what 64 ranks tell in 64.
 TEST(Reliability, CountsTheHistoryByDevices) {
-  RunFigures figures{
-      .directory = "runs/a", .ranks = 4, .history = {.failures = 0, .running_seconds = 1024 * hour_seconds}};
+  RunFigures figures{.directory = "runs/a",
+                     .ranks = 4,
+                     .history = {.failures = 0, .device_seconds = 4 * 1024 * hour_seconds}};
   const ReliabilityPlan plan = planned(cluster_config(), figures);
   EXPECT_NEAR(plan.mtbf_seconds / hour_seconds, (64.0 + 0.25 * 50'677.0 / 64.0) / 0.25, 0.1);
   EXPECT_NE(plan.ranks_note.find("were those of 4 ranks"), std::string::npos) << plan.ranks_note;
   figures.ranks = 0;
   const ReliabilityPlan unknown = planned(cluster_config(), figures);
-  EXPECT_DOUBLE_EQ(unknown.mtbf_seconds, planned(cluster_config()).mtbf_seconds);
+  EXPECT_DOUBLE_EQ(unknown.mtbf_seconds, plan.mtbf_seconds) << "its failures count all the same";
   EXPECT_NE(unknown.ranks_note.find("does not say how many ranks"), std::string::npos) << unknown.ranks_note;
   EXPECT_TRUE(planned(cluster_config()).ranks_note.empty()) << "there is no run";
 }
@@ -177,7 +178,7 @@ TEST(Reliability, ReadsTheRunDirectory) {
   EXPECT_TRUE(read_run_figures(env, folder.path() + "/none", 2, 0).directory.empty());
   ASSERT_TRUE(
       env.replace_text(paths.history(),
-                       R"({"failures":3,"running_us":7200000000,"started_us":1000000,"state":"ended"})")
+                       R"({"failures":3,"rank_us":14400000000,"ranks":2,"since_us":1000000,"state":"ended"})")
           .ok());
   std::string log =
       R"({"time_us":1000000,"event":"start","run":"a","parameters":1,"ranks":2,"steps":10,"generation":0})"
@@ -196,7 +197,7 @@ TEST(Reliability, ReadsTheRunDirectory) {
   const RunFigures same = read_run_figures(env, folder.path(), 2, 0),
                    other = read_run_figures(env, folder.path(), 4, 0);
   EXPECT_EQ(same.history.failures, 3);
-  EXPECT_DOUBLE_EQ(same.history.running_seconds, 7200.0);
+  EXPECT_DOUBLE_EQ(same.history.device_seconds, 14'400.0);
   ASSERT_TRUE(same.step_seconds.has_value());
   EXPECT_DOUBLE_EQ(*same.step_seconds, 0.008);
   ASSERT_TRUE(same.save.has_value());
@@ -238,7 +239,7 @@ RunFigures figures_of(const std::string& log, int ranks, int spares = 0) {
   const RunPaths paths{folder.path()};
   EXPECT_TRUE(
       env.replace_text(paths.history(),
-                       R"({"failures":1,"running_us":7200000000,"started_us":1000000,"state":"ended"})")
+                       R"({"failures":1,"rank_us":14400000000,"ranks":2,"since_us":1000000,"state":"ended"})")
           .ok());
   EXPECT_TRUE(env.replace_text(paths.events(), log).ok());
   return read_run_figures(env, folder.path(), ranks, spares);

@@ -59,10 +59,10 @@ class CountingEnv final : public ForwardingEnv {
 class FailureTallyTest : public testing::Test {
  protected:
   // A start at `begin` seconds; what it says to people.
-  std::string begin(std::int64_t begin_s) {
+  std::string begin(std::int64_t begin_s, std::int64_t ranks = 1) {
     env_.wall_us = begin_s * second_us;
     tally_ = {};
-    std::string note = tally_.begin_start(env_, paths_);
+    std::string note = tally_.begin_start(env_, paths_, ranks);
     tally_.writing(env_, paths_)();
     log(fmt::format(R"({{"event":"start","time_us":{}}})", env_.wall_us));
     return note;
@@ -112,10 +112,36 @@ TEST_F(FailureTallyTest, ASuccessorGoesOnWithTheCounts) {
   tally_.count_failure();
   tally_.writing(env_, paths_)();
   tally_ = {};  // of another process
-  tally_.take_over(env_, paths_);
+  tally_.go_on(env_, paths_, 1);
   tally_.count_failure();
   env_.wall_us = 107 * second_us;
   expect(2, 7.0);
+}
+
+// What fails are ranks: 10 s of 4 ranks and 20 s of 2 are 80 rank-seconds, which 8 ranks have in 10 s.
+TEST_F(FailureTallyTest, CountsTheTimeOfAllRanks) {
+  begin(100, /*ranks=*/4);
+  env_.wall_us = 110 * second_us;
+  tally_.go_on(env_, paths_, 2);
+  tally_.count_failure();
+  tally_.writing(env_, paths_)();
+  expect(1, 40.0 / 2);
+  env_.wall_us = 130 * second_us;
+  expect(1, 80.0 / 2);
+  end(130, /*failed=*/false);
+  begin(200, /*ranks=*/8);
+  expect(1, 80.0 / 8);
+  EXPECT_DOUBLE_EQ(read_failure_history(env_, paths_, 1)->of(1).running_seconds, 80.0);
+}
+
+TEST_F(FailureTallyTest, ARecordOfAnOlderVersionIsOfTheRanksThatThereAre) {
+  ASSERT_TRUE(posix_env()
+                  .replace_text(paths_.history(),
+                                R"({"failures":7,"running_us":9000000,"started_us":1,"state":"ended"})")
+                  .ok());
+  EXPECT_THAT(begin(100, /*ranks=*/4), IsEmpty());
+  expect(7, 9.0);
+  EXPECT_FALSE(read_failure_history(env_, RunPaths{"/nowhere"}, 4).has_value());
 }
 
 TEST_F(FailureTallyTest, WithoutARecordTheLogCounts) {
@@ -128,12 +154,12 @@ TEST_F(FailureTallyTest, WithoutARecordTheLogCounts) {
     ASSERT_TRUE(posix_env().replace_text(paths_.history(), record).ok());
     env_.wall_us = 300 * second_us;
     tally_ = {};
-    EXPECT_THAT(tally_.begin_start(env_, paths_), IsEmpty());
+    EXPECT_THAT(tally_.begin_start(env_, paths_, 1), IsEmpty());
     expect(2, 70.0);
   }
   ASSERT_TRUE(posix_env().remove(paths_.history()).ok());
   tally_ = {};
-  EXPECT_THAT(tally_.begin_start(env_, paths_), IsEmpty());
+  EXPECT_THAT(tally_.begin_start(env_, paths_, 1), IsEmpty());
   expect(2, 70.0);
 }
 
