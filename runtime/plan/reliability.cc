@@ -211,16 +211,27 @@ std::string note_on(const RunFigures& figures, int ranks) {
 
 }  // namespace
 
+std::optional<double> ReliabilityPlan::beyond_promise_seconds() const {
+  if (lose_at_most_seconds <= 0.0 || reaches.empty()) return std::nullopt;
+  double most = 0.0;
+  for (const ReachPlan& each : reaches)
+    most = std::max(most, each.most_lost_seconds.value_or(std::numeric_limits<double>::infinity()));
+  constexpr double rounding = 1.0 + 1e-9;
+  return most > lose_at_most_seconds * rounding ? std::optional(most) : std::nullopt;
+}
+
 ReliabilityPlan plan_reliability(const LayoutPlan& plan, const PlannedMachine& machine,
                                  const RunFigures& figures, const ReliabilityOptions& options) {
   const Config& config = plan.config;
   const int ranks = plan.shape.ranks(), on_host = machine.ranks_on_host(ranks);
-  ReliabilityPlan result{.ranks = ranks,
-                         .hosts = (ranks + on_host - 1) / on_host,
-                         .device_kind = options.device_kind,
-                         .history = figures.history.of(ranks),
-                         .replacement_seconds = options.replacement_seconds,
-                         .spares = config.elastic.spares};
+  ReliabilityPlan result{
+      .ranks = ranks,
+      .hosts = (ranks + on_host - 1) / on_host,
+      .device_kind = options.device_kind,
+      .history = figures.history.of(ranks),
+      .replacement_seconds = options.replacement_seconds,
+      .spares = config.elastic.spares,
+      .lose_at_most_seconds = static_cast<double>(config.checkpoint.lose_at_most_ms) / 1e3};
   result.prior = run_prior({.run_mtbf_seconds = static_cast<double>(config.checkpoint.mtbf_ms) / 1e3,
                             .device_mtbf_hours = config.hazard.mtbf_hours},
                            options.device_kind, ranks);

@@ -77,10 +77,13 @@ struct ReliabilityPlan {
   std::uint64_t tokens = 0;
   TierPlan disk = {}, ram = {};
   std::vector<ReachPlan> reaches = {};
+  double lose_at_most_seconds = 0.0;  // checkpoint.lose_at_most; 0: nothing is promised
   RunTime time = {};
   std::vector<Alternative> others =
       {};  // with spares, where more are recommended than there are; without fault tolerance
 
+  // Returns the most work that a failure costs beyond the promise; none: it is kept, or nothing is promised. Infinite: all of it.
+  std::optional<double> beyond_promise_seconds() const;
   // Returns what is paid for so long: spares wait, and cost as much.
   double rank_seconds(double seconds) const { return seconds * static_cast<double>(ranks + spares); }
 };

@@ -149,6 +149,11 @@ std::string reliability_text(const ReliabilityPlan& plan, const CostConfig& cost
         fmt::format("              the run saves as if it failed every {} until its history says otherwise\n",
                     span_text(plan.saving_mtbf_seconds));
   }
+  if (const std::optional<double> most = plan.beyond_promise_seconds(); most.has_value()) {
+    text += fmt::format(
+        "  promise     checkpoint.lose_at_most = {} cannot be kept: up to {} of work is lost (below)\n",
+        span_text(plan.lose_at_most_seconds), std::isfinite(*most) ? span_text(*most) : std::string("all"));
+  }
   return text + spares_text(plan) + ettr_text(plan) + cost_text(plan, cost) + "\n" + reaches_text(plan);
 }
 
@@ -218,6 +223,8 @@ Json reliability_json(const ReliabilityPlan& plan, const CostConfig& cost) {
                  {"waiting", finite(time.waiting / elapsed)}}},
                {"checkpoints", tier_json(plan.disk)},
                {"snapshots", tier_json(plan.ram)},
+               {"lose_at_most_kept",
+                plan.lose_at_most_seconds > 0.0 ? Json(!plan.beyond_promise_seconds().has_value()) : Json()},
                {"reaches", reaches},
                {"others", others}});
   return json;

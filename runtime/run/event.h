@@ -249,12 +249,15 @@ struct FailureCostEvent {
   std::int64_t time_us = 0;
   std::uint64_t step = 0;
   std::optional<double> process_ms = {}, host_ms = {}, job_ms = {};
+  std::optional<double> lose_at_most_ms = {};
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("step", self.step, "", "Steps made");
     visit("process_ms", self.process_ms, "ms", "Work that a lost process costs at most; absent: all of it");
     visit("host_ms", self.host_ms, "ms", "Work that a lost host costs at most; absent: all of it");
     visit("job_ms", self.job_ms, "ms", "Work that a lost job costs at most; absent: all of it");
+    visit("lose_at_most_ms", self.lose_at_most_ms, "ms",
+          "checkpoint.lose_at_most, where it is set: what is larger than it cannot be kept as small");
   }
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -416,12 +417,22 @@ std::optional<double> SaveCadence::lost_with_hosts() const {
   return most_lost_seconds(*between, {.step_seconds = step, .durable_seconds = durable_seconds_.value()});
 }
 
+bool FailureCost::exceeds_promise() const {
+  if (lose_at_most_ms == 0) return false;
+  constexpr double rounding = 1.0 + 1e-9;
+  const double promised = static_cast<double>(lose_at_most_ms) / 1e3 * rounding;
+  return std::ranges::any_of(
+      std::array{process_seconds, host_seconds, job_seconds},
+      [&](const std::optional<double>& lost) { return !lost.has_value() || *lost > promised; });
+}
+
 std::optional<FailureCost> SaveCadence::take_failure_cost() {
   const auto known = [](const Tier& tier) { return !tier.is_auto() || tier.chosen_steps > 0; };
   if (usual_step().count() < steps_before_trial || !known(ram_) || !known(disk_)) return std::nullopt;
   FailureCost cost{.process_seconds = lost_with_memory(),
                    .host_seconds = epoch_.survives_host ? lost_with_memory() : lost_with_hosts(),
-                   .job_seconds = lost_with_hosts()};
+                   .job_seconds = lost_with_hosts(),
+                   .lose_at_most_ms = config_.lose_at_most_ms};
   if (reported_cost_.has_value() && holds(reported_cost_->process_seconds, cost.process_seconds) &&
       holds(reported_cost_->host_seconds, cost.host_seconds) &&
       holds(reported_cost_->job_seconds, cost.job_seconds))
@@ -432,7 +443,8 @@ std::optional<FailureCost> SaveCadence::take_failure_cost() {
   };
   cost.is_news = !told_cost_.has_value() || !unchanged(told_cost_->process_seconds, cost.process_seconds) ||
                  !unchanged(told_cost_->host_seconds, cost.host_seconds) ||
-                 !unchanged(told_cost_->job_seconds, cost.job_seconds);
+                 !unchanged(told_cost_->job_seconds, cost.job_seconds) ||
+                 told_cost_->exceeds_promise() != cost.exceeds_promise();
   if (cost.is_news) told_cost_ = cost;
   return cost;
 }

@@ -117,7 +117,10 @@ std::string describe(const IntervalChoice& choice);  // for the console
 // memory, or all hosts of the job. None: all work since the beginning of the run.
 struct FailureCost {
   std::optional<double> process_seconds, host_seconds, job_seconds;
+  std::int64_t lose_at_most_ms = 0;  // checkpoint.lose_at_most; 0: nothing is promised
   bool is_news = true;  // for people: a figure has changed by a factor of two since they were told
+  // Returns whether more than what is promised is lost: a RAM snapshot counts after about three steps, a checkpoint later.
+  bool exceeds_promise() const;
 };
 
 class SaveCadence {

@@ -241,17 +241,27 @@ void Progress::set_failure_cost(std::uint64_t step, const FailureCost& cost) {
                                : std::string("all of its work");
   };
   if (cost.is_news) {
-    say(fmt::format("a lost process costs {}, a lost host {}, a lost job {}", reported(cost.process_seconds),
-                    reported(cost.host_seconds), reported(cost.job_seconds)));
+    const std::string promise =
+        cost.exceeds_promise()
+            ? fmt::format(
+                  "; checkpoint.lose_at_most = {} cannot be kept for all of them: a "
+                  "snapshot counts after up to three steps, a checkpoint when it is written",
+                  format_duration(cost.lose_at_most_ms))
+            : std::string();
+    say(fmt::format("a lost process costs {}, a lost host {}, a lost job {}{}",
+                    reported(cost.process_seconds), reported(cost.host_seconds), reported(cost.job_seconds),
+                    promise));
   }
   const auto milliseconds_of = [](const std::optional<double>& seconds) {
     return seconds.has_value() ? std::optional(*seconds * 1e3) : std::nullopt;
   };
-  log_->write(FailureCostEvent{.time_us = env_->wall_time_us(),
-                               .step = step,
-                               .process_ms = milliseconds_of(cost.process_seconds),
-                               .host_ms = milliseconds_of(cost.host_seconds),
-                               .job_ms = milliseconds_of(cost.job_seconds)});
+  FailureCostEvent event{.time_us = env_->wall_time_us(),
+                         .step = step,
+                         .process_ms = milliseconds_of(cost.process_seconds),
+                         .host_ms = milliseconds_of(cost.host_seconds),
+                         .job_ms = milliseconds_of(cost.job_seconds)};
+  if (cost.lose_at_most_ms > 0) event.lose_at_most_ms = static_cast<double>(cost.lose_at_most_ms);
+  log_->write(event);
 }
 
 void Progress::save_failed(const SaveReport& report, const std::optional<UnsavedWork::Size>& unsaved) {

@@ -103,11 +103,18 @@ TEST(Reliability, LosesNoMoreThanItMay) {
   const ReliabilityPlan plan = planned(config, figures);
   EXPECT_EQ(plan.disk.chosen_by, "checkpoint.lose_at_most");
   for (const ReachPlan& each : plan.reaches) EXPECT_LE(*each.most_lost_seconds, 60.0) << each.reach.name;
+  EXPECT_FALSE(plan.beyond_promise_seconds().has_value());
+  EXPECT_TRUE(reliability_json(plan, {})["lose_at_most_kept"].get<bool>());
   figures.save->durable_seconds = 50.0;
   const ReliabilityPlan slow = planned(config, figures);
   EXPECT_DOUBLE_EQ(slow.disk.interval_seconds, 50.0) << "no other save begins before";
   EXPECT_DOUBLE_EQ(*slow.reaches[2].most_lost_seconds, 102.0) << "50 s, 50 s until it counts, and a step";
   EXPECT_NE(slow.disk.chosen_by.find("the disk takes no more"), std::string::npos) << slow.disk.chosen_by;
+  EXPECT_DOUBLE_EQ(slow.beyond_promise_seconds().value_or(0.0), 102.0);
+  EXPECT_NE(reliability_text(slow, {}).find("lose_at_most = 60 s cannot be kept: up to 102 s"),
+            std::string::npos)
+      << reliability_text(slow, {});
+  EXPECT_FALSE(reliability_json(slow, {})["lose_at_most_kept"].get<bool>());
 }
 
 // 4 ranks for 1,024 hours have told what 64 ranks tell in 64.

@@ -422,6 +422,24 @@ TEST(SaveCadence, WhatAFailureCostsFollowsFromTheIntervals) {
   }
 }
 
+// With a snapshot after each step the loss is two steps, and three where one is left out at times.
+TEST(SaveCadence, SaysWhatIsPromisedAndCannotBeKept) {
+  for (const auto& [may_lose_ms, is_kept] : {std::pair(1'000, false), {2'000, true}, {0, true}}) {
+    CheckpointConfig config = config_of(1, 1);
+    config.lose_at_most_ms = may_lose_ms;
+    MeasuredEpochs run(config);
+    run.epoch({}, {{.count = 8}});
+    ASSERT_EQ(run.costs.size(), 1u);
+    EXPECT_EQ(run.costs[0].process_seconds, 2.0);
+    EXPECT_EQ(run.costs[0].exceeds_promise(), !is_kept) << may_lose_ms;
+    EXPECT_EQ(run.costs[0].lose_at_most_ms, may_lose_ms);
+  }
+  FailureCost without_disk;
+  without_disk.process_seconds = 1.0;
+  without_disk.lose_at_most_ms = 1'000;
+  EXPECT_TRUE(without_disk.exceeds_promise()) << "a job costs all";
+}
+
 TEST(SaveCadence, WhatAFailureCostsIsToldAgainWhenItChangesByMuch) {
   MeasuredEpochs run(config_of(100, 10));
   run.epoch({}, {{.count = 30}, {.count = 30, .seconds = 1.5}, {.count = 30, .seconds = 3.0}});

@@ -181,6 +181,8 @@ class MetricsTest(unittest.TestCase):
         healthy["holdfast_goodput_ratio"] = {"": "0.99x60"}
         healthy |= {"holdfast_step": {"": "100+6x60"}, "holdfast_last_checkpoint_step": {"": "99+6x60"}, "holdfast_step_duration_seconds": {"": "10x60"},
                     "holdfast_last_failure_cost_job_seconds": {"": "100x60"}, "holdfast_compute_seconds": {"": "8x60"}, "holdfast_waited_seconds": {"": "1x60"}}
+        healthy["holdfast_last_failure_cost_lose_at_most_seconds"] = {"": "100x60"}  # what it has told is no more
+        healthy["holdfast_last_failure_cost_process_seconds"] = {"": "30x60"}
         healthy["holdfast_time_seconds"] = {'{use="training"}': "0+57x60", '{use="saving"}': "0+3x60", '{use="paused"}': "0+600x60"}
         cases = {
             None: {},
@@ -188,7 +190,7 @@ class MetricsTest(unittest.TestCase):
             "HoldfastGoodputLow": {"holdfast_goodput_ratio": {"": "0.8x60"}, "holdfast_steps_total": {"": "200x60"}},
             "HoldfastSavesFail": {"holdfast_fault_events_total": {'{what="save",cause="save-failed"}': "0x50 1x10"}},
             "HoldfastFaults": {"holdfast_fault_events_total": {'{what="rank",cause="rank-died"}': "0x30 2x30", '{what="rank",cause="rank-hangs"}': "0x30 3x30"}},
-            "HoldfastExposed": {"holdfast_last_failure_cost_job_seconds": {"": "7200x60"}},
+            "HoldfastExposed": {"holdfast_last_failure_cost_job_seconds": {"": "7200x60"}, "holdfast_last_failure_cost_lose_at_most_seconds": {}},
             "HoldfastSlowRank": {"holdfast_last_straggler_timestamp_seconds": {'{rank="1",host="n1",of="rank"}': "3000x60"}},
             "HoldfastSickHost": {"holdfast_last_health_timestamp_seconds": {'{host="n1",rule="disk-errors",action="drain"}': "3000x60"}},
             "HoldfastSlower": {"holdfast_tokens_per_sec": {"": "1000x30 500x30"}},
@@ -198,6 +200,9 @@ class MetricsTest(unittest.TestCase):
             "HoldfastExposedBeyondPromise without a checkpoint": {"holdfast_last_checkpoint_step": {}},
             "HoldfastExposedBeyondPromise without a promise": {"holdfast_last_failure_cost_job_seconds": {}, "holdfast_last_checkpoint_step": {"": "99x60"},
                                                                "holdfast_step_duration_seconds": {"": "100x60"}},
+            "HoldfastPromiseNotKept": {"holdfast_last_failure_cost_lose_at_most_seconds": {"": "30x60"}},
+            "HoldfastPromiseNotKept of a process": {"holdfast_last_failure_cost_lose_at_most_seconds": {"": "200x60"},
+                                                    "holdfast_last_failure_cost_process_seconds": {"": "300x60"}},
             "HoldfastNotFinite": {"holdfast_loss": {"": "NaN" + " NaN" * 60}},
         }
         self.assertEqual(set(re.findall(r"alert: (\w+)", rules.read_text())), {case.split()[0] for case in cases if case}, "every alert has a case")

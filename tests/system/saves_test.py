@@ -45,6 +45,14 @@ class SavesTest(unittest.TestCase):
         self.assertGreaterEqual(run.events("start")[-1]["resumed_from_step"], 5, "the snapshot that measures")
         self.check_end(run)
 
+    def test_says_what_is_promised_and_cannot_be_kept(self):
+        run = self.scene.run("promise", ["--checkpoint.lose_at_most=1ms"])
+        said = run.start(1).expect_exit(0)
+        self.assertRegex(said, r"a lost process costs up to \S+ s of work, .*; checkpoint.lose_at_most = 1ms cannot be kept for all of them")
+        for cost in run.events("failure_cost"):
+            self.assertEqual(cost["lose_at_most_ms"], 1.0)
+            self.assertGreater(max(cost["process_ms"], cost["job_ms"]), 1.0)
+
     def test_says_what_a_failure_costs(self):
         """Once intervals are known: of one host all but the process is what the disk has."""
         run = self.scene.run("cost", ["--checkpoint.every_steps=10", "--checkpoint.ram_every_steps=2"])
