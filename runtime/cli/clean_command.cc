@@ -1,9 +1,8 @@
 #include <fmt/core.h>
 
-#include "checkpoint/kept_rollback.h"
 #include "checkpoint/ram_runs.h"
 #include "checkpoint/ram_tier.h"
-#include "checkpoint/store.h"
+#include "runtime/cli/clean_run.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/core/units.h"
@@ -33,46 +32,18 @@ constexpr const char* clean_usage =
     "that no\n"
     "              process uses; where directories are mounted that may be away now, look at --list first\n";
 
-// Records what a verdict has decided and no start could record: with the snapshots it would be forgotten.
-Result<void> record_decided(Env& env, const std::string& directory, const Digest& run,
-                            const ClaimCheck& claim) {
-  std::vector<DecidedRollback> decided;
-  for (const KeptRollback& kept : kept_rollbacks(env, run)) decided.push_back(kept.decided);
-  HF_TRY(const std::optional<DecidedRollback> recorded, record_unrecorded(env, directory, decided, claim));
-  if (recorded.has_value()) {
-    fmt::print("{}: the run goes back to step {} or before, as a verdict has decided ({})\n", directory,
-               recorded->generation.parent.step, printable(recorded->generation.reason));
-  }
-  return {};
-}
-
 Result<void> clean(Env& env, const std::string& directory) {
-  const RunPaths paths{directory};
-  HF_TRY(const FileStatus status, env.status(paths.run_id()));
-  if (!status.exists) {
-    return fail(
-        ExitCode::config,
-        "{} is no run directory: it holds no run_id. Give the run.directory of a run that has started",
-        directory);
+  HF_TRY(const CleanedRun cleaned, clean_run(env, directory));
+  if (cleaned.recorded.has_value()) {
+    fmt::print("{}: the run goes back to step {} or before, as a verdict has decided ({})\n", directory,
+               cleaned.recorded->generation.parent.step, printable(cleaned.recorded->generation.reason));
   }
-  HF_TRY(const std::unique_ptr<Claim> claim, claim_run_directory(env, paths));
-  HF_TRY(const RunIdentity identity, identify_run(env, paths));
-  SharedSnapshots removed;
-  if (!identity.id.empty()) {
-    HF_TRY_VOID(record_decided(env, directory, digest_of(identity.id), claim->fence()));
-    HF_TRY(removed, remove_snapshots(env, digest_of(identity.id)));
-  }
-  if (!identity.copy_of.empty()) {
+  if (!cleaned.copy_of.empty()) {
     fmt::print("{} is a copy of {}, which is still there and keeps its snapshots\n", directory,
-               printable(identity.copy_of));
+               printable(cleaned.copy_of));
   }
-  remove_dead_boards(env);
-  FaultPoints none;
-  CheckpointStore store(env, none, directory);
-  store.fence({.epoch = claim->epoch(), .check = claim->fence()});
-  HF_TRY_VOID(store.remove_leftovers());
-  fmt::print("{}: {} snapshots removed from shared memory, {}\n", directory, removed.count,
-             format_bytes(removed.bytes));
+  fmt::print("{}: {} snapshots removed from shared memory, {}\n", directory, cleaned.snapshots.count,
+             format_bytes(cleaned.snapshots.bytes));
   return {};
 }
 

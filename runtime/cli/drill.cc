@@ -9,9 +9,8 @@
 #include <memory>
 #include <optional>
 
-#include "checkpoint/ram_tier.h"
+#include "runtime/cli/clean_run.h"
 #include "runtime/config/loader.h"
-#include "runtime/core/digest.h"
 #include "runtime/core/units.h"
 #include "runtime/launch/named_hosts.h"
 #include "runtime/os/console.h"
@@ -56,8 +55,7 @@ std::string outcome_of_loss(const Incident& incident) {
 
 // Removes the run of a drill with its snapshots, and its output.
 Result<void> remove_drill(Env& env, const RunPaths& paths, const std::string& output) {
-  const Result<std::string> id = read_run_id(env, paths);
-  if (id.ok() && !id->empty()) static_cast<void>(remove_snapshots(env, digest_of(*id)).ok());
+  static_cast<void>(clean_run(env, paths.directory).ok());  // it may have left nothing
   HF_TRY_VOID(env.remove_tree(paths.directory));
   return env.remove_tree(output);
 }
@@ -86,8 +84,7 @@ Result<std::optional<ProcessEnd>> run_drill(Env& env, const DrillPlan& plan, con
 Result<bool> tell_loss(Env& env, const DrillPlan& plan, const RunPaths& paths) {
   HF_TRY(const IncidentLog log, read_incident_log(env, paths));
   const auto mended = std::ranges::find_if(log.faults, [](const FaultEntry& fault) {
-    return fault.level != FaultLevel::none &&
-           fault.cost_ms > 0.0;  // of several together the last has the cost
+    return fault.level != FaultLevel::none && fault.pause_s() > 0.0;  // the last of several together
   });
   if (mended == log.faults.end()) return false;
   HF_TRY(const Incident incident,

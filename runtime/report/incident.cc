@@ -155,8 +155,8 @@ void take_faults(const IncidentLog& log, std::size_t at, Incident& incident) {
   const FaultEntry& chosen = log.faults[at];
   for (const FaultEntry& each : log.faults) {
     const bool is_same = &each == &chosen;
-    const bool together = chosen.level != FaultLevel::none && each.level != FaultLevel::none &&
-                          chosen.resumed_us > 0 && each.resumed_us == chosen.resumed_us;
+    const bool together =
+        chosen.first_us > 0 && each.first_us == chosen.first_us && each.resumed_us == chosen.resumed_us;
     if (is_same || together) incident.faults.push_back(each);
   }
   incident.begin_us = incident.faults.front().time_us;

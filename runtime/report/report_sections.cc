@@ -178,7 +178,7 @@ std::string fault_rows(const IncidentLog& ledger, std::size_t count) {
                    "title=\"{}\">{}</td></tr>\n",
                    number, fmt::gmtime(seconds), fault->step, escape_html(fault->who),
                    escape_html(fault->noticed), level_words(fault->level), escape_html(fault->action), parts,
-                   fault->cost_ms > 0.0 ? shown_seconds(fault->cost_ms / 1e3) : "–");
+                   fault->pause_s() > 0.0 ? shown_seconds(fault->pause_s()) : "–");
   }
   return rows;
 }

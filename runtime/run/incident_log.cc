@@ -262,18 +262,16 @@ class IncidentReader::State {
       action = fmt::format("started again on {} rank{} from step {}", ranks_, ranks_ == 1 ? "" : "s",
                            step_ == 0 ? 0 : step_ - 1);
     }
+    const std::int64_t first_us = ledger_.faults[open_.front()].time_us;
     for (const std::size_t index : open_) {
+      ledger_.faults[index].first_us = first_us;
       ledger_.faults[index].resumed_us = time_us;
       ledger_.faults[index].action = "mended together with the next";
     }
     FaultEntry& last = ledger_.faults[open_.back()];
     last.action = action + place + steps_again(lost_steps_);
     last.lost_steps = lost_steps_;
-    last.cost_ms = static_cast<double>(std::max<std::int64_t>(time_us - last.time_us, 0)) / 1e3;
-    if (open_.size() > 1) {  // from the first of them
-      const std::int64_t first_us = ledger_.faults[open_.front()].time_us;
-      last.cost_ms = static_cast<double>(std::max<std::int64_t>(time_us - first_us, 0)) / 1e3;
-    }
+    last.is_last = true;
     open_.clear();
     lost_steps_ = 0;
   }

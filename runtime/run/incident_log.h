@@ -34,11 +34,17 @@ struct FaultEntry {
   std::string action = {};      // what was done
   std::string what = {};        // FaultEvent::what; empty: it has none
   FaultCause cause = FaultCause::unknown;
-  // Time from the notice to resumed_us; where several were mended together only the last has it.
-  double cost_ms = 0.0;
+  // When the first of those was noticed that were mended together with it, of which `is_last` ends the incident; 0: it is not
+  // mended.
+  std::int64_t first_us = 0;
+  bool is_last = false;
   // Parts of a recovery in place; 0 where the log has none.
   double shrink_ms = 0.0, plan_ms = 0.0, load_ms = 0.0, replay_ms = 0.0;
   std::uint64_t lost_steps = 0;  // steps that were computed again
+  // Returns the time of the incident that it ends, from the first notice to resumed_us; 0 where it ends none.
+  double pause_s() const {
+    return is_last && resumed_us > first_us ? static_cast<double>(resumed_us - first_us) / 1e6 : 0.0;
+  }
 };
 
 struct IncidentSave {

@@ -29,7 +29,8 @@ TEST(ChaosSummary, HealedInPlace) {
                 {.level = FaultLevel::in_place,
                  .time_us = 10 * second + 4'000,
                  .resumed_us = 10 * second + 90'000,
-                 .cost_ms = 86.0,
+                 .first_us = 1,
+                 .is_last = true,
                  .shrink_ms = 6.0}});
   const CheckedFault checked = check(run).front();
   EXPECT_EQ(checked.outcome, ChaosOutcome::in_place);
@@ -188,7 +189,8 @@ TEST(ChaosReport, TellsTheSameInEveryForm) {
                                          {{.level = FaultLevel::in_place,
                                            .time_us = 10 * second + 4'000,
                                            .resumed_us = 10 * second + 90'000,
-                                           .cost_ms = 86.0}}),
+                                           .first_us = 1,
+                                           .is_last = true}}),
                                 run_with(ChaosFault::crash, 10 * second, {})};
   runs[1].wrong = "other bits than <the> undisturbed run";
   const ChaosSummary summary = summarize(runs);

@@ -226,7 +226,7 @@ TEST(IncidentLog, AGrowthThatFailed) {
   log.step(600, 3).line(600, "recovery", healed);
   ASSERT_EQ(log.ledger().faults.size(), 2U);
   EXPECT_EQ(log.ledger().faults[0].action, "training went on");
-  EXPECT_EQ(log.ledger().faults[1].cost_ms, 150.0);
+  EXPECT_DOUBLE_EQ(log.ledger().faults[1].pause_s(), 0.15);
 }
 
 // A step of which a reader is reminded is lost as one that it has read: without what was saving or waiting.
@@ -316,7 +316,7 @@ TEST(IncidentLog, HealedInPlace) {
   EXPECT_EQ(fault.level, FaultLevel::in_place);
   EXPECT_EQ(fault.time_us, Log::time_us(350));
   EXPECT_EQ(fault.resumed_us, Log::time_us(530));
-  EXPECT_EQ(fault.cost_ms, 180.0);
+  EXPECT_DOUBLE_EQ(fault.pause_s(), 0.18);
   EXPECT_EQ(fault.who, "rank 2 (host a)");
   EXPECT_EQ(fault.noticed, "it ended");
   EXPECT_EQ(fault.action, "3 of 4 ranks went on from step 2 in RAM; 1 step again");
@@ -336,8 +336,8 @@ TEST(IncidentLog, TwoFaultsMendedTogether) {
   ASSERT_EQ(ledger.faults.size(), 2U);
   EXPECT_EQ(ledger.faults[0].level, FaultLevel::in_place);
   EXPECT_EQ(ledger.faults[0].action, "mended together with the next");
-  EXPECT_EQ(ledger.faults[0].cost_ms, 0.0);
-  EXPECT_EQ(ledger.faults[1].cost_ms, 250.0) << "since the first was noticed";
+  EXPECT_DOUBLE_EQ(ledger.faults[0].pause_s(), 0.0);
+  EXPECT_DOUBLE_EQ(ledger.faults[1].pause_s(), 0.25) << "since the first was noticed";
   expect_uses(
       ledger,
       {{SpanUse::start_up, 20}, {SpanUse::training, 300}, {SpanUse::lost, 150}, {SpanUse::recovery, 150}});
@@ -357,7 +357,7 @@ TEST(IncidentLog, StartedAgain) {
   ASSERT_EQ(ledger.faults.size(), 1U);
   EXPECT_EQ(ledger.faults[0].level, FaultLevel::restart);
   EXPECT_EQ(ledger.faults[0].action, "started again on 4 ranks from step 2 on disk; 2 steps again");
-  EXPECT_EQ(ledger.faults[0].cost_ms, 1200.0);
+  EXPECT_DOUBLE_EQ(ledger.faults[0].pause_s(), 1.2);
   EXPECT_EQ(ledger.lost_steps, 2U);
 }
 
@@ -390,7 +390,7 @@ TEST(IncidentLog, LinesThatDiedWithTheirWriter) {
   const IncidentLog healed_ledger = healed_log.line(530, "recovery", healed).ledger();
   ASSERT_EQ(healed_ledger.faults.size(), 1U);
   EXPECT_EQ(healed_ledger.faults[0].level, FaultLevel::in_place);
-  EXPECT_EQ(healed_ledger.faults[0].cost_ms, 180.0);
+  EXPECT_DOUBLE_EQ(healed_ledger.faults[0].pause_s(), 0.18);
 }
 
 TEST(IncidentLog, AnEndWithoutAWord) {
@@ -447,7 +447,7 @@ TEST(IncidentLog, SavedAndStoppedWithoutAnotherStep) {
   ASSERT_EQ(ledger.faults.size(), 1U);
   EXPECT_EQ(ledger.faults[0].level, FaultLevel::in_place);
   EXPECT_EQ(ledger.faults[0].action, "step 2 was saved and the run stopped, as it was asked to");
-  EXPECT_EQ(ledger.faults[0].cost_ms, 160.0);
+  EXPECT_DOUBLE_EQ(ledger.faults[0].pause_s(), 0.16);
   EXPECT_THAT(summary_of(ledger), HasSubstr("1 healed in place;"));
   expect_uses(
       ledger,
@@ -458,7 +458,7 @@ TEST(IncidentLog, SavedAndStoppedWithoutAnotherStep) {
   const IncidentLog whole = log.ledger();
   ASSERT_EQ(whole.faults.size(), 1U);
   EXPECT_EQ(whole.faults[0].level, FaultLevel::in_place);
-  EXPECT_EQ(whole.faults[0].cost_ms, 160.0);
+  EXPECT_DOUBLE_EQ(whole.faults[0].pause_s(), 0.16);
   EXPECT_EQ(whole.lost_steps, 1U);
 
   // As the run says it since.
@@ -476,7 +476,7 @@ TEST(IncidentLog, SavedAndStoppedWithoutAnotherStep) {
   const IncidentLog restarted = again.ledger();
   ASSERT_EQ(restarted.faults.size(), 1U);
   EXPECT_EQ(restarted.faults[0].level, FaultLevel::restart);
-  EXPECT_EQ(restarted.faults[0].cost_ms, 1100.0) << "not the time until somebody started it again";
+  EXPECT_DOUBLE_EQ(restarted.faults[0].pause_s(), 1.1) << "not the time until somebody started it again";
   EXPECT_EQ(restarted.faults[0].action, "step 2 was saved and the run stopped, as it was asked to");
 }
 

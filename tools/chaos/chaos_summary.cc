@@ -193,7 +193,7 @@ std::string sentence_of_growth(const ResourceGrowth& growth) {
 }
 
 void add_parts(ChaosSummary& summary, const FaultEntry& entry) {
-  if (entry.level != FaultLevel::in_place || entry.cost_ms <= 0.0) return;
+  if (entry.level != FaultLevel::in_place || entry.pause_s() <= 0.0) return;
   add_time(summary, "of it: coming together", entry.shrink_ms);
   add_time(summary, "of it: planning", entry.plan_ms);
   add_time(summary, "of it: memory and state", entry.load_ms);
