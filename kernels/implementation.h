@@ -10,6 +10,7 @@
 
 namespace holdfast::kernels {
 
+struct PluginKernel;  // kernels/plugin.h
 namespace cpu {
 class Context;  // kernels/cpu/context.h: threads and scratch memory
 }
@@ -50,6 +51,15 @@ struct Implementation {
   // (kernels/cuda). They run on the launching thread; cuda_run only puts work on the stream.
   void (*cuda_prepare)(cuda::Context& context, const void* arguments) = nullptr;
   void (*cuda_run)(cuda::Context& context, const void* arguments) = nullptr;
+
+  // Kernel of a plug-in, in place of supports, prepare and run; null for the kernels of this build.
+  const PluginKernel* plugin = nullptr;
+
+  // Ask and run what the fields above have, or the plug-in; all are as their fields say.
+  bool computes_all() const;  // no arguments go to the next implementation
+  bool computes(const void* arguments) const;
+  void prepare_on(const cpu::Context& context, const void* arguments) const;
+  void run_on(const cpu::Context& context, const void* arguments) const;
 };
 
 // Lists the implementations of one source file.

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/lists.h"
+#include "kernels/plugin.h"
 #include "runtime/core/text.h"
 
 namespace holdfast::kernels {
@@ -44,7 +45,7 @@ void drop_unreachable(std::vector<const Implementation*>& order) {
                 order.end());
   }
   const auto supports_all =
-      std::ranges::find_if(order, [](const Implementation* each) { return each->supports == nullptr; });
+      std::ranges::find_if(order, [](const Implementation* each) { return each->computes_all(); });
   HF_CHECK(supports_all != order.end(), "some arguments of an op have no implementation");
   order.erase(supports_all + 1, order.end());
 }
@@ -61,7 +62,7 @@ std::string why_default(const KernelChoice& choice, CpuIsa isa, bool only_one) {
 const Implementation& KernelChoice::of(const void* arguments) const {
   HF_CHECK(!order.empty(), "this device has no kernel for an op that was launched");
   for (const Implementation* each : order) {
-    if (each->supports == nullptr || each->supports(arguments)) return *each;
+    if (each->computes(arguments)) return *each;
   }
   return *order.back();  // which supports all
 }
@@ -151,8 +152,11 @@ Result<const Implementation*> KernelRegistry::find_request(const KernelPreferenc
                 why_it_does_not_run(*each, target), fmt::join(runnable, ", "));
   }
   const std::string near = closest(request.name, runnable);
-  return fail(ExitCode::config, "{}: there is no such implementation{} Choose one of {}", shown(request),
-              near.empty() ? "." : fmt::format(", did you mean {}?", near), fmt::join(runnable, ", "));
+  return fail(ExitCode::config,
+              "{}: there is no such implementation{} Choose one of {}; or name the plug-in that has it in "
+              "kernels.plugins",
+              shown(request), near.empty() ? "." : fmt::format(", did you mean {}?", near),
+              fmt::join(runnable, ", "));
 }
 
 std::vector<const Implementation*> KernelRegistry::default_order(OpId op, const KernelTarget& target) const {
@@ -185,7 +189,12 @@ Result<KernelTable> KernelRegistry::choose(const KernelTarget& target,
     KernelChoice& choice = table[static_cast<std::size_t>(request.op)];
     std::erase(choice.order, wanted);
     choice.order.insert(choice.order.begin(), wanted);
-    choice.why = "chosen by [kernels]";
+    choice.why = wanted->plugin == nullptr
+                     ? "chosen by [kernels]"
+                     : fmt::format("chosen by [kernels], of the plug-in {}{}", text_of(*wanted->plugin->file),
+                                   (wanted->plugin->kernel->flags & HF_LAYOUT_FREE) != 0
+                                       ? ""
+                                       : ", which does not promise the same bits in every layout");
   }
   for (KernelChoice& choice : table) drop_unreachable(choice.order);
   return table;
@@ -200,6 +209,11 @@ std::string bits_of(const KernelChoice& choice, DType precision) {
   std::vector<std::string> parts;
   for (const Implementation* each : choice.order) {
     if (each->same_bits_as_portable || (each->bf16_only && precision == DType::fp32)) continue;
+    if (each->plugin != nullptr) {
+      parts.push_back(
+          fmt::format("{} {} {}", name_of(each->op), each->name, short_digest(*each->plugin->file)));
+      continue;
+    }
     parts.push_back(each->library != nullptr ? each->library()
                                              : fmt::format("{} {}", name_of(each->op), each->name));
   }

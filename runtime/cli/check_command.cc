@@ -111,8 +111,9 @@ Result<void> print_device(Env& env, const DeviceRequest& request) {
   print_row("device", true, device->description());
   if (!request.lists_kernels) return {};
   fmt::print("kernels\n");
-  const CpuIsa isa = kernel_request(config.kernels).isa;
-  for (const std::string& line : kernel_lines(device->kernels(), *registry, isa)) fmt::print("  {}\n", line);
+  HF_TRY(const KernelRequest kernels, kernel_request(env, config.kernels));
+  for (const std::string& line : kernel_lines(device->kernels(), *registry, kernels.isa))
+    fmt::print("  {}\n", line);
   return {};
 }
 

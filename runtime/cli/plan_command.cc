@@ -191,9 +191,9 @@ Result<Place> place_of(Env& env, const Config& config, const std::map<std::strin
   machine.overlaps_messages = stated.peaks();
   if (!on_cpu) return place;
   const int threads = threads_of_rank(env, config, on_host);
-  const KernelRequest kernels = kernel_request(config.kernels, origin);
-  place.kernels =
-      make_counting_cpu_device({.threads = threads, .isa = kernels.isa, .kernels = kernels.requests});
+  HF_TRY(const KernelRequest kernels, kernel_request(env, config.kernels, origin));
+  place.kernels = make_counting_cpu_device(
+      {.threads = threads, .isa = kernels.isa, .kernels = kernels.requests, .registry = kernels.registry});
   machine.kernels = place.kernels.get();
   if (stated.peaks()) return place;
   machine.ranks_at_once = std::max(1, env.processor_count() / threads);

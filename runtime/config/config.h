@@ -202,6 +202,7 @@ struct KernelsConfig {
   std::string isa = "auto";                           // limit for kernels: "portable", "avx2", "avx512", ...
   std::array<std::string, op_count> implementations;  // by OpId; "auto" = the best of the registry
   std::string plan;                                   // file (kernels/product_plan.h); empty = none
+  std::vector<std::string> plugins;                   // libraries (kernels/plugin.h); of a stored config none
 };
 
 struct TraceConfig {

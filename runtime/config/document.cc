@@ -46,6 +46,8 @@ std::string sources_without_paths(const SourceList& sources) {
 }
 
 constexpr std::string_view kTrainingSources = "data.sources";
+// A stored config is read without it (loader.h), and which files were loaded is part of the device's identity.
+constexpr std::string_view kPlugins = "kernels.plugins";
 
 // A run may be cut anew, so its lanes may change; a state made with other lanes has other bits all the same.
 // model.freeze and parallel.lane_block count where they are set, so that manifests from before there were these keys
@@ -107,7 +109,7 @@ std::vector<ConfigChange> diff_config(const Config& before, const Config& after)
   for (const Option& option : option_registry()) {
     ConfigChange change{std::string(option.key), value_text(option, before), value_text(option, after),
                         option.effect};
-    if (change.before == change.after || is_command(option.key)) continue;
+    if (change.before == change.after || is_command(option.key) || option.key == kPlugins) continue;
     if (option.key == kTrainingSources &&
         sources_without_paths(before.data.sources) == sources_without_paths(after.data.sources)) {
       change.effect = ResumeEffect::safe;

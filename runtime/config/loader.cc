@@ -40,6 +40,12 @@ bool is_retired(std::string_view key) {
   return key == "kernels.gelu_backward";  // kernels.matmul computes it
 }
 
+// Makes relative paths of a file begin at its folder.
+void begin_at_folder_of(const std::string& name, TextList& paths) {
+  const std::filesystem::path folder = std::filesystem::path(name).parent_path();
+  for (std::string& path : paths) path = (folder / path).lexically_normal().string();
+}
+
 class Loader {
  public:
   explicit Loader(Env& env) : env_(env) {}
@@ -48,6 +54,9 @@ class Loader {
   void load_text(const std::string& text, const std::string& name, std::vector<std::string> chain);
   void load_environment();
   void load_override(const Override& given);
+  // Forgets what would let this process run code, of a config that a run or a checkpoint has stored: whoever can write
+  // there may not decide that.
+  void forget_code() { loaded_.config.kernels.plugins.clear(); }
   void check_required(const std::string& name);
 
   Result<LoadedConfig> finish(const std::string& name) &&;
@@ -171,6 +180,8 @@ void Loader::load_text(const std::string& text, const std::string& name, std::ve
   if (scan.include != nullptr) load_includes(*scan.include, name, chain, scan);
   for (const Assignment& assignment : scan.assignments) {
     assign_value(*assignment.option, *assignment.value, loaded_.config, scan.problems);
+    if (assignment.option->begins_at_file)
+      begin_at_folder_of(name, *static_cast<TextList*>(assignment.option->field(loaded_.config)));
     loaded_.origin[std::string(assignment.option->key)] = place_in(name, assignment.value->position);
   }
   std::ranges::stable_sort(scan.problems, [](const ValueProblem& a, const ValueProblem& b) {
@@ -315,6 +326,7 @@ Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const
                                         StoredConfig of) {
   Loader loader(env);
   loader.load_text(text, name, {});
+  loader.forget_code();
   return std::move(loader).finish_stored(name, of);
 }
 
@@ -322,6 +334,7 @@ Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const
                                         const std::vector<Override>& overrides) {
   Loader loader(env);
   loader.load_text(text, name, {});
+  loader.forget_code();
   for (const Override& given : overrides) loader.load_override(given);
   return std::move(loader).finish_stored(name, StoredConfig::of_run);
 }

@@ -49,7 +49,8 @@ enum class StoredConfig : std::uint8_t {
   of_weights,  // an import: what no weights tell (run.directory, data.sources, training.steps) may be missing
 };
 // Loads the config that a run or a checkpoint was stored with: from the text alone, because a stored config
-// does not change with the present environment.
+// does not change with the present environment. Its kernels.plugins count as empty: code is loaded from where the user
+// of this process says, never from what a run directory or a checkpoint says.
 Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const std::string& name,
                                         StoredConfig of = StoredConfig::of_run);
 // Does the same for the config of a run, with overrides.

@@ -39,6 +39,7 @@ struct Option {
   std::string_view example = {};          // value of a required one, as in a config
   double minimum = 0, maximum = 0;        // integer, real, duration (ms); inclusive
   std::vector<std::string_view> choices;  // choice
+  bool begins_at_file = false;            // texts: paths that begin at the folder of the file that has them
   bool or_auto = false;  // integer: "auto" is a value too, and the field then holds auto_value
   // Returns the field inside a Config; exactly the pointer type of `type` (text/choice: std::string, texts:
   // TextList, integer/duration: std::int64_t (run.seed: std::uint64_t), real: double, boolean: bool, sources:

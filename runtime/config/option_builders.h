@@ -105,6 +105,14 @@ Option sources(std::string_view key, Access access, ResumeEffect effect, std::st
   return make<SourceList>(key, OptionType::sources, access, effect, help);
 }
 
+// Makes an option that is a list of paths; those of a file begin at its folder.
+template <typename Access>
+Option paths(std::string_view key, Access access, ResumeEffect effect, std::string_view help) {
+  Option option = texts(key, access, effect, help);
+  option.begins_at_file = true;
+  return option;
+}
+
 inline Option required(Option option, std::string_view example) {
   option.required = true;
   option.example = example;

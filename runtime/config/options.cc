@@ -501,6 +501,11 @@ std::vector<Option> kernel_options() {
            "--device cuda --algorithms --plan FILE` writes it, or as device_plan of a start event has "
            "them: they are taken where the GPU has them, and compute with other last bits. Empty = those "
            "that the state was made with, else the choice of the library"),
+      paths("kernels.plugins", HF_FIELD(kernels.plugins), kSafe,
+            "Shared libraries with more implementations of ops (docs/kernels.md), as paths that begin at the "
+            "folder "
+            "of this file; on a command line, at the working directory. Those of a stored config are not "
+            "loaded: give them again"),
       HF_OPS(HF_KERNEL_OPTION)};
 }
 #undef HF_KERNEL_OPTION

@@ -20,6 +20,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -110,6 +111,11 @@ class Device : public DeviceQueue {
   // them: a monitor then sees progress. The counter outlives the device, or the next call. Called while
   // nothing is in flight. A device that runs nothing counts nothing.
   virtual void count_ops_in(std::atomic<std::uint64_t>& /*done*/) {}
+
+  // Makes the device call `report` from its queue before each kernel of a plug-in, with PluginKernel::text, and after it
+  // with an empty text: a monitor then names a kernel that crashes or hangs. Called while nothing is in flight. A
+  // device without plug-ins never calls it.
+  virtual void report_plugins(std::function<void(std::string_view)> /*report*/) {}
 
   // Writes `target` when the queue gets here; the launching thread may read it after a wait() for a ticket
   // that was taken later. `target` stays valid until then. Not inside repeat(). May allocate.

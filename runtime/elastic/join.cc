@@ -1,10 +1,11 @@
 #include "runtime/elastic/join.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
 
+#include "kernels/plugin_loader.h"
 #include "kernels/product_plan.h"
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/gather.h"
@@ -289,6 +290,10 @@ Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Wai
   Device& joined = existing == nullptr ? **device : *existing;
   std::vector<Fact> facts = {{"device", joined.identity(precision_of(config))}};
   if (config.device == "cuda") facts.push_back({"CUDA library", cuda_module_digest(inputs.env)});
+  if (!config.kernels.plugins.empty()) {
+    HF_TRY(const KernelRegistry* registry, registry_with_plugins(inputs.env, config.kernels.plugins));
+    facts.push_back({"plug-ins", fmt::format("{}", fmt::join(plugins_of(*registry), "; "))});
+  }
   HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, facts, difference));
   if (inputs.faults.breaks_device() || inputs.faults.makes_wrong_products())
     inputs.faults.connect_device([&joined](DeviceFault fault) { joined.launch_fault(fault); });

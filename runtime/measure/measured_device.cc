@@ -29,14 +29,14 @@ KernelTarget MeasuredDevice::target() const {
   return is_gpu() ? target_of(gpu_->facts) : KernelTarget{.isa = best_cpu_isa()};
 }
 
-Result<std::unique_ptr<Device>> MeasuredDevice::make(std::vector<KernelPreference> requests, OpTimer* timer,
-                                                     CpuIsa isa) const {
+Result<std::unique_ptr<Device>> MeasuredDevice::make(const KernelRequest& kernels, OpTimer* timer) const {
   if (is_gpu()) {
-    CudaDeviceOptions options{.ordinal = gpu_->facts.ordinal, .kernels = std::move(requests)};
+    CudaDeviceOptions options{.ordinal = gpu_->facts.ordinal, .kernels = kernels.requests};
     if (timer != nullptr) timer->attach(options);
     return gpu_->module->make_device(options);
   }
-  CpuDeviceOptions options{.threads = threads_, .isa = isa, .kernels = std::move(requests)};
+  CpuDeviceOptions options{
+      .threads = threads_, .isa = kernels.isa, .kernels = kernels.requests, .registry = kernels.registry};
   if (timer != nullptr) timer->attach(options);
   return make_cpu_device(options);
 }

@@ -17,6 +17,7 @@
 #include "runtime/measure/host_limits.h"
 #include "runtime/measure/op_timer.h"
 #include "runtime/os/env.h"
+#include "runtime/rank/kernel_choice.h"
 
 namespace holdfast::measure {
 
@@ -62,9 +63,9 @@ class MeasuredDevice {
   bool is_gpu() const { return gpu_.has_value(); }
   const KernelRegistry& registry() const;
   KernelTarget target() const;  // what its kernels are chosen for
-  // `timer` (null = none) sees every op; it outlives the device. The requests are names of registry().
-  Result<std::unique_ptr<Device>> make(std::vector<KernelPreference> requests, OpTimer* timer,
-                                       CpuIsa isa = best_cpu_isa()) const;
+  // `timer` (null = none) sees every op; it outlives the device. The names that are requested are those of registry(),
+  // or of plug-ins.
+  Result<std::unique_ptr<Device>> make(const KernelRequest& kernels, OpTimer* timer) const;
   // Measurements of the CPU take about duration_ms each.
   std::unique_ptr<Limits> limits(std::int64_t duration_ms) const;
 

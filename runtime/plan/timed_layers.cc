@@ -56,8 +56,8 @@ class TimedRank {
         peers_(0, static_cast<int>(bench.config.parallel.tensor)) {}
 
   Result<void> prepare() {
-    KernelRequest kernels = kernel_request(bench_.config.kernels);
-    HF_TRY(device_, bench_.device.make(std::move(kernels.requests), &timer_, kernels.isa));
+    HF_TRY(const KernelRequest kernels, kernel_request(bench_.env, bench_.config.kernels));
+    HF_TRY(device_, bench_.device.make(kernels, &timer_));
     HF_TRY(worker_, Worker::plan({.rank = {{.env = bench_.env, .faults = faults_, .communicator = peers_},
                                            *device_,
                                            bench_.config,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/plugin_loader.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/units.h"
@@ -162,7 +163,7 @@ std::string resolve_device(Env& env, Config& config, const DevicePlace& place) {
 }
 
 Result<const KernelRegistry*> registry_of_device(Env& env, const Config& config) {
-  if (config.device != "cuda") return &kernel_registry();
+  if (config.device != "cuda") return registry_with_plugins(env, config.kernels.plugins);
   HF_TRY(const CudaPresence cuda, needed_cuda(env));
   return &cuda.module->registry();
 }
@@ -174,7 +175,7 @@ Result<void> check_device(Env& env, const Config& config, const Origins& origin,
     if (!gpu.ok() && gpu.error().code == ExitCode::communication) return gpu.error();
   }
   resolve_device(env, resolved, place);
-  const KernelRequest kernels = kernel_request(config.kernels, origin);
+  HF_TRY(const KernelRequest kernels, kernel_request(env, config.kernels, origin));
   HF_TRY_VOID(outcome_of(given_plan(env, resolved)));
   if (resolved.device == "cpu") return settle_kernels(kernels);
   HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, resolved, place)));
@@ -188,10 +189,13 @@ int threads_of_rank(Env& env, const Config& config, int ranks_on_host) {
 
 Result<std::unique_ptr<Device>> make_device(Env& env, const Config& config, const Origins& origin,
                                             const DeviceShare& share) {
-  const KernelRequest kernels = kernel_request(config.kernels, origin);
+  HF_TRY(const KernelRequest kernels, kernel_request(env, config.kernels, origin));
   HF_TRY(const ProductAlgorithms plan, given_plan(env, config));
   if (config.device == "cpu") {
-    return make_cpu_device({.threads = share.threads, .isa = kernels.isa, .kernels = kernels.requests});
+    return make_cpu_device({.threads = share.threads,
+                            .isa = kernels.isa,
+                            .kernels = kernels.requests,
+                            .registry = kernels.registry});
   }
   HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, config, share.place)));
   // Before the device takes memory of the host, which comes from the node of the thread that takes it.

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/library_isa.h"
+#include "kernels/plugin_loader.h"
 
 namespace holdfast::rank {
 namespace {
@@ -39,7 +40,10 @@ std::string clause(std::string_view before, const Names& names, std::string_view
 
 }  // namespace
 
-KernelRequest kernel_request(const KernelsConfig& kernels, const std::map<std::string, std::string>& origin) {
+namespace {
+
+// Returns the request without plug-ins.
+KernelRequest own_request(const KernelsConfig& kernels, const std::map<std::string, std::string>& origin) {
   KernelRequest request;
   if (const std::optional<CpuIsa> isa = cpu_isa_of(kernels.isa)) request.isa = *isa;
   for (std::size_t index = 0; index < op_count; ++index) {
@@ -51,8 +55,17 @@ KernelRequest kernel_request(const KernelsConfig& kernels, const std::map<std::s
   return request;
 }
 
+}  // namespace
+
+Result<KernelRequest> kernel_request(Env& env, const KernelsConfig& kernels,
+                                     const std::map<std::string, std::string>& origin) {
+  KernelRequest request = own_request(kernels, origin);
+  HF_TRY(request.registry, registry_with_plugins(env, kernels.plugins));
+  return request;
+}
+
 Result<void> settle_kernels(const KernelRequest& request) {
-  HF_TRY_VOID(outcome_of(kernel_registry().choose(request.isa, request.requests)));
+  HF_TRY_VOID(outcome_of(request.registry->choose(request.isa, request.requests)));
   return limit_library_isa(request.isa);
 }
 
@@ -100,8 +113,10 @@ std::vector<EventKernel> kernels_in_use(const KernelTable& table) {
 }
 
 bool same_kernel_bits(const KernelsConfig& before, const KernelsConfig& after, OpId op, DType precision) {
+  // Only what is asked of this op: other ops may have kernels of plug-ins, whose bits nobody knows here.
   const auto bits_on = [=](const KernelsConfig& kernels) -> Result<std::string> {
-    const KernelRequest request = kernel_request(kernels);
+    KernelRequest request = own_request(kernels, {});
+    std::erase_if(request.requests, [op](const KernelPreference& each) { return each.op != op; });
     HF_TRY(const KernelTable table, kernel_registry().choose(request.isa, request.requests));
     return bits_of(table[static_cast<std::size_t>(op)], precision);
   };

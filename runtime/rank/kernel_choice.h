@@ -9,6 +9,7 @@
 #include "runtime/config/config.h"
 #include "runtime/core/result.h"
 #include "runtime/device/device.h"
+#include "runtime/os/env.h"
 #include "runtime/run/event.h"
 
 namespace holdfast::rank {
@@ -16,10 +17,12 @@ namespace holdfast::rank {
 struct KernelRequest {
   CpuIsa isa = best_cpu_isa();
   std::vector<KernelPreference> requests = {};
+  const KernelRegistry* registry = &kernel_registry();  // with the plug-ins; of the CPU
 };
-// Returns the request of a config. `origin`: where each key was set, for messages.
-KernelRequest kernel_request(const KernelsConfig& kernels,
-                             const std::map<std::string, std::string>& origin = {});
+// Returns the request of a config, and loads its plug-ins; ExitCode::config where one cannot be loaded. `origin`: where
+// each key was set, for messages.
+Result<KernelRequest> kernel_request(Env& env, const KernelsConfig& kernels,
+                                     const std::map<std::string, std::string>& origin = {});
 
 // Checks that this processor and this build have what is requested; ExitCode::config when not. It tells
 // oneDNN its limit, so call it before the first device is made.

@@ -1,10 +1,13 @@
 #include "runtime/save/checkpoint_parts.h"
 
+#include <fmt/ranges.h>
+
 #include <map>
 #include <set>
 #include <utility>
 
 #include "checkpoint/snapshot_slot.h"
+#include "kernels/plugin_loader.h"
 #include "kernels/product_plan.h"
 #include "parallel/comm/collectives.h"
 #include "runtime/config/document.h"
@@ -36,6 +39,8 @@ Manifest make_manifest(StateView& view, const RunState& state, std::vector<Shard
   manifest.identity = config_identity(view.rank.config);
   manifest.config = record_config(view.rank.config);
   manifest.values["device"] = view.rank.device.identity(view.rank.spec.dtype);
+  if (const std::vector<std::string> plugins = plugins_of(view.rank.device.kernels()); !plugins.empty())
+    manifest.values["plugins"] = fmt::format("{}", fmt::join(plugins, "; "));
   if (!view.device_plan.empty() && view.device_plan.size() <= stored_plan_bytes_max)
     manifest.values["device_plan"] = view.device_plan;
   manifest.shards = std::move(shards);

@@ -71,6 +71,7 @@ Config all_changed() {
   config.kernels.isa = "avx2";
   config.kernels.implementations.fill("mine");
   config.kernels.plan = "mine.plan";
+  config.kernels.plugins = {"mine.so", "other/yours.so"};
   config.log = {1, 1'000'000};
   config.metrics = {5'000, true, "127.0.0.1:9400"};
   config.notify = {"curl there", 5'000, 12, 60'000};

@@ -87,6 +87,30 @@ TEST(Loader, AStoredConfigDoesNotChangeWithTheEnvironment) {
   EXPECT_EQ(stored->config.checkpoint.keep, 3);
 }
 
+TEST(Loader, PluginsBeginAtTheFolderOfTheFileThatHasThem) {
+  const TemporaryFolder folder;
+  const std::string plugins = "[kernels]\nplugins = [\"mine.so\", \"../other.so\", \"/all/yours.so\"]\n";
+  folder.write("sub/base.toml", std::string(kCompleteText) + plugins);
+  const std::string path = folder.write("run.toml", "include = \"sub/base.toml\"\n");
+  const auto of_file = load_config(posix_env(), path, {});
+  ASSERT_TRUE(of_file.ok()) << of_file.error().message;
+  EXPECT_EQ(of_file->config.kernels.plugins,
+            (TextList{folder.path("sub/mine.so"), folder.path("other.so"), "/all/yours.so"}));
+  const auto of_words = load_config(posix_env(), path, {{"kernels.plugins", "mine.so"}});
+  ASSERT_TRUE(of_words.ok()) << of_words.error().message;
+  EXPECT_EQ(of_words->config.kernels.plugins, TextList{"mine.so"});
+}
+
+TEST(Loader, AStoredConfigLoadsNoCodeUnlessTheUserSaysSo) {
+  const std::string text = std::string(kCompleteText) + "[kernels]\nplugins = [\"mine.so\"]\n";
+  const auto stored = load_stored_config(posix_env(), text, "run/config.toml");
+  ASSERT_TRUE(stored.ok()) << stored.error().message;
+  EXPECT_EQ(stored->config.kernels.plugins, TextList{});
+  const auto given = load_stored_config(posix_env(), text, "run/config.toml", {{"kernels.plugins", "my.so"}});
+  ASSERT_TRUE(given.ok()) << given.error().message;
+  EXPECT_EQ(given->config.kernels.plugins, TextList{"my.so"});
+}
+
 TEST(Loader, ListsReplaceAndLaterIncludesWin) {
   const TemporaryFolder folder;
   folder.write("sub/first.toml", std::string(kCompleteText) + "threads = 1\n");

@@ -145,7 +145,7 @@ TEST(KernelRegistry, AnUnknownNameIsAnErrorWithTheKnownOnes) {
   EXPECT_EQ(table.error().code, ExitCode::config);
   EXPECT_EQ(table.error().message,
             "kernels.rotary = \"mien\" (run.toml:3:5): there is no such implementation, did you mean mine? "
-            "Choose one of portable, mine");
+            "Choose one of portable, mine; or name the plug-in that has it in kernels.plugins");
 }
 
 TEST(KernelRegistry, WhatTheProcessorOrTheConfigRulesOutIsAnError) {

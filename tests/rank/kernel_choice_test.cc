@@ -21,11 +21,12 @@ std::string& implementation_of(Config& config, OpId op) {
 
 TEST(KernelRequest, HoldsWhatTheConfigNamesAndWhere) {
   Config config;
-  EXPECT_EQ(kernel_request(config.kernels).isa, best_cpu_isa());
-  EXPECT_TRUE(kernel_request(config.kernels).requests.empty());
+  EXPECT_EQ(kernel_request(posix_env(), config.kernels).value().isa, best_cpu_isa());
+  EXPECT_TRUE(kernel_request(posix_env(), config.kernels).value().requests.empty());
   config.kernels.isa = "portable";
   implementation_of(config, OpId::rotary) = "mine";
-  const KernelRequest request = kernel_request(config.kernels, {{"kernels.rotary", "run.toml:3:10"}});
+  const KernelRequest request =
+      kernel_request(posix_env(), config.kernels, {{"kernels.rotary", "run.toml:3:10"}}).value();
   EXPECT_EQ(request.isa, CpuIsa::portable);
   ASSERT_EQ(request.requests.size(), 1U);
   EXPECT_EQ(request.requests[0].op, OpId::rotary);

@@ -25,9 +25,7 @@ struct Contender {
   std::int64_t calls = 0;
   std::int64_t spent_ns = 0;  // of a GPU's time; an implementation that takes too much of it is left alone
 
-  bool supports(const OpCall& call) const {
-    return implementation->supports == nullptr || implementation->supports(call.arguments());
-  }
+  bool supports(const OpCall& call) const { return implementation->computes(call.arguments()); }
 };
 
 // Every name that this processor or GPU runs, or the one that is asked for; none when the op has no such
@@ -44,7 +42,8 @@ Result<std::vector<Contender>> contenders_of(Env& env, const MeasuredDevice& ben
     if (!asked_for || best == nullptr || !seen.insert(each->name).second) continue;
     Contender contender{.implementation = best, .name = best->name, .timer = nullptr, .device = nullptr};
     if (!bench.is_gpu()) contender.timer = std::make_unique<OpTimer>(env);
-    HF_TRY(contender.device, bench.make({{.op = id, .name = best->name}}, contender.timer.get()));
+    HF_TRY(contender.device,
+           bench.make({.requests = {{.op = id, .name = best->name}}}, contender.timer.get()));
     contenders.push_back(std::move(contender));
   }
   return contenders;
@@ -55,9 +54,9 @@ Result<std::vector<Contender>> algorithms_of_product(const MeasuredDevice& bench
   std::vector<Contender> contenders;
   const Implementation* const library = bench.registry().find(Matmul::id, "cublaslt", bench.target());
   const std::vector<KernelPreference> requests = {{.op = Matmul::id, .name = library->name}};
-  HF_TRY(std::unique_ptr<Device> asked, bench.make(requests, nullptr));
+  HF_TRY(std::unique_ptr<Device> asked, bench.make({.requests = requests}, nullptr));
   for (std::string& algorithm : asked->algorithms_for(product)) {
-    HF_TRY(std::unique_ptr<Device> device, bench.make(requests, nullptr));
+    HF_TRY(std::unique_ptr<Device> device, bench.make({.requests = requests}, nullptr));
     device->prefer_plan({{plan_shape(product_shape(product)), algorithm}});
     contenders.push_back({.implementation = library,
                           .name = std::move(algorithm),

@@ -16,8 +16,8 @@ TimedSteps::TimedSteps(Env& env, BenchRun run, const MeasuredDevice& bench)
       communicators_(make_local_communicators(1)) {}
 
 Result<void> TimedSteps::prepare() {
-  KernelRequest kernels = kernel_request(run_.config.kernels);
-  HF_TRY(device_, bench_.make(std::move(kernels.requests), &timer_, kernels.isa));
+  HF_TRY(const KernelRequest kernels, kernel_request(env_, run_.config.kernels));
+  HF_TRY(device_, bench_.make(kernels, &timer_));
   HF_TRY(worker_, Worker::create({.rank = {{.env = env_,
                                             .faults = faults_,
                                             .communicator = *communicators_.front(),

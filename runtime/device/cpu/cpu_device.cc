@@ -18,6 +18,7 @@
 #include "kernels/cpu/matmul_cache.h"
 #include "kernels/cpu/team.h"
 #include "kernels/matmul.h"
+#include "kernels/plugin.h"
 #include "kernels/reference/element.h"
 #include "runtime/core/injected_fault.h"
 #include "runtime/device/counting_device.h"
@@ -151,6 +152,10 @@ class CpuDevice final : public Device, private WorkClock {
 
   Ticket ticket() override { return submitted_.load(std::memory_order_relaxed); }
   void count_ops_in(std::atomic<std::uint64_t>& done) override { reported_ = &done; }
+  void report_plugins(std::function<void(std::string_view)> report) override {
+    synchronize();  // the queue thread reads it
+    report_plugin_ = std::move(report);
+  }
   bool reached(Ticket ticket) const override { return completed_.load(std::memory_order_acquire) >= ticket; }
   bool wait(Ticket ticket, std::int64_t timeout_us) override;
 
@@ -223,6 +228,7 @@ class CpuDevice final : public Device, private WorkClock {
   alignas(64) std::atomic<std::uint64_t> completed_{0};
   alignas(64) std::atomic<bool> sleeping_{false};               // the queue thread
   std::atomic<std::atomic<std::uint64_t>*> reported_{nullptr};  // count_ops_in()
+  std::function<void(std::string_view)> report_plugin_;         // or empty
   std::atomic<int> waiters_{0};                                 // threads inside wait()
   std::atomic<bool> allocated_{true};  // whether the last allocation of scratch worked
   std::atomic<std::uint64_t> workspace_bytes_{0};
@@ -351,12 +357,15 @@ void CpuDevice::execute(const Slot& slot) {
   }
   HF_CHECK(slot.id < OpId::count, "launch of an unknown op {}", static_cast<int>(slot.id));
   const Implementation& kernel = kernels_[static_cast<std::size_t>(slot.id)].of(slot.arguments);
-  if (kernel.prepare != nullptr) kernel.prepare(context_, slot.arguments);
+  kernel.prepare_on(context_, slot.arguments);
   if (slot.action == Action::prepare) return;
   HF_CHECK(!counts_workspace_, "{} was launched on a device that only counts", name_of(slot.id));
   HF_CHECK(allocate_scratch(), "no memory for the scratch of {}, which was not planned", name_of(slot.id));
   if (observer_) observer_(slot.id);
-  kernel.run(context_, slot.arguments);
+  const bool is_reported = kernel.plugin != nullptr && report_plugin_;
+  if (is_reported) report_plugin_(kernel.plugin->text);
+  kernel.run_on(context_, slot.arguments);
+  if (is_reported) report_plugin_({});
   wrong_product_.after(slot.id, slot.arguments);
   if (after_) after_(slot.id, slot.arguments);
 }

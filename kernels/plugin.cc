@@ -1,0 +1,82 @@
+#include "kernels/plugin.h"
+
+#include <fmt/core.h>
+
+#include "kernels/cpu/context.h"
+#include "kernels/cpu/team.h"
+#include "runtime/core/check.h"
+
+namespace holdfast::kernels {
+namespace {
+
+constexpr std::size_t short_digest_digits = 16;
+
+// Runs the parts of a plug-in's kernel on the team. `call->team` is the context.
+void run_parts(const hf_call* call, std::int64_t count, hf_task task, void* data) {
+  const auto& context = *static_cast<const cpu::Context*>(call->team);
+  context.parallel_for(count, [&](std::int64_t index, int thread) { task(data, index, thread); });
+}
+
+hf_call shape_of_call(const void* arguments) {
+  return {.bytes = sizeof(hf_call),
+          .device = HF_CPU,
+          .threads = 0,
+          .op = arguments,
+          .team = nullptr,
+          .parallel_for = nullptr};
+}
+
+hf_call call_on(const cpu::Context& context, const void* arguments) {
+  hf_call call = shape_of_call(arguments);
+  call.threads = context.team().threads();
+  return call;
+}
+
+}  // namespace
+
+std::size_t workspace_bytes(const Implementation& implementation, const cpu::Context& context,
+                            const void* arguments) {
+  if (implementation.plugin == nullptr || implementation.plugin->kernel->workspace == nullptr) return 0;
+  const hf_call call = call_on(context, arguments);
+  return implementation.plugin->kernel->workspace(&call);
+}
+
+std::string short_digest(const PluginFile& file) {
+  return file.digest.substr(0, short_digest_digits);
+}
+
+std::string text_of(const PluginFile& file) {
+  return fmt::format("{} (digest {}{})", file.path, short_digest(file),
+                     file.source.empty() ? "" : fmt::format(", commit {}", file.source));
+}
+
+bool Implementation::computes_all() const {
+  return plugin == nullptr ? supports == nullptr : plugin->kernel->supports == nullptr;
+}
+
+bool Implementation::computes(const void* arguments) const {
+  if (computes_all()) return true;
+  if (plugin == nullptr) return supports(arguments);
+  const hf_call call = shape_of_call(arguments);
+  return plugin->kernel->supports(&call) != 0;
+}
+
+void Implementation::prepare_on(const cpu::Context& context, const void* arguments) const {
+  if (plugin != nullptr) {
+    context.request_shared_scratch(workspace_bytes(*this, context, arguments));
+  } else if (prepare != nullptr) {
+    prepare(context, arguments);
+  }
+}
+
+void Implementation::run_on(const cpu::Context& context, const void* arguments) const {
+  if (plugin == nullptr) return run(context, arguments);
+  hf_call call = call_on(context, arguments);
+  void* const workspace = workspace_bytes(*this, context, arguments) > 0 ? context.shared_scratch() : nullptr;
+  call.team = &context;
+  call.parallel_for = run_parts;
+  const int code = plugin->kernel->launch(&call, workspace, nullptr);
+  HF_CHECK(code == 0, "{} returned {} instead of 0", plugin->text, code);
+}
+
+}  // namespace holdfast::kernels

@@ -1,0 +1,36 @@
+// A kernel of a plug-in, as a registry's implementation has it (kernels/plugin_loader.h).
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "kernels/implementation.h"
+#include "kernels/include/holdfast_kernel.h"
+
+namespace holdfast::kernels {
+
+// PluginFile is a loaded library. It stays loaded until the process ends, because its kernels may be running.
+struct PluginFile {
+  std::string path = {};
+  std::string digest = {};  // of the file's bytes, 32 hexadecimal digits
+  std::string source = {};  // what hf_source() says: a git commit, and "dirty"; empty: nothing
+};
+
+// Returns "mine/kernel.so (digest 0123456789abcdef, commit 1a2b3c4 dirty)".
+std::string text_of(const PluginFile& file);
+// Returns the digits of the digest that names of bits have.
+std::string short_digest(const PluginFile& file);
+
+// PluginKernel is one kernel of a loaded library.
+struct PluginKernel {
+  const PluginFile* file = nullptr;
+  const hf_kernel* kernel = nullptr;
+  std::string text = {};  // "kernel mine of rmsnorm_forward, of the plug-in mine/kernel.so"
+};
+
+// Returns the bytes of shared working memory that a plug-in's kernel asks for; 0 for the kernels of this build, which ask
+// for it themselves.
+std::size_t workspace_bytes(const Implementation& implementation, const cpu::Context& context,
+                            const void* arguments);
+
+}  // namespace holdfast::kernels

@@ -1,0 +1,124 @@
+// Kernels of plug-ins in a registry and on a device, without a library: tests/system/kernel_test.py has those.
+#include "kernels/plugin.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/lists.h"
+#include "kernels/elementwise.h"
+#include "kernels/plugin_loader.h"
+#include "runtime/device/device.h"
+
+namespace holdfast::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Adds in parts of two elements, on the team, by way of its workspace.
+int add_by_parts(const hf_call* call, void* workspace, void* stream) {
+  const auto* const op = static_cast<const hf_add*>(call->op);
+  if (workspace == nullptr || stream != nullptr) return 1;
+  struct Parts {
+    const hf_add* op;
+    float* sums;
+  } parts = {op, static_cast<float*>(workspace)};
+  call->parallel_for(
+      call, op->count / 2,
+      [](void* data, std::int64_t part, std::int32_t) {
+        const Parts& all = *static_cast<const Parts*>(data);
+        for (std::int64_t i = 2 * part; i < 2 * part + 2; ++i) {
+          all.sums[i] = static_cast<const float*>(all.op->a)[i] + static_cast<const float*>(all.op->b)[i];
+          static_cast<float*>(all.op->y)[i] = all.sums[i] + 1000.0F;  // which tells it from the default
+        }
+      },
+      &parts);
+  return 0;
+}
+int supports_even(const hf_call* call) {
+  return static_cast<const hf_add*>(call->op)->count % 2 == 0;
+}
+std::size_t bytes_of_sums(const hf_call* call) {
+  return static_cast<std::size_t>(static_cast<const hf_add*>(call->op)->count) * sizeof(float);
+}
+
+class PluginTest : public testing::Test {
+ public:
+  PluginTest() {
+    implementation_.op = OpId::add;
+    implementation_.name = "mine";
+    implementation_.what = "by parts";
+    implementation_.preference = -1;
+    implementation_.plugin = &plugin_;
+    lists_.assign(cpu::implementation_lists().begin(), cpu::implementation_lists().end());
+    lists_.push_back({"mine.so", &implementation_, 1});
+  }
+
+ protected:
+  hf_kernel kernel_ = {.abi = HF_KERNEL_ABI,
+                       .device = HF_CPU,
+                       .flags = HF_LAYOUT_FREE,
+                       .reserved = 0,
+                       .op = "add",
+                       .schema = HF_SCHEMA_ADD,
+                       .name = "mine",
+                       .what = "by parts",
+                       .supports = supports_even,
+                       .workspace = bytes_of_sums,
+                       .launch = add_by_parts};
+  PluginFile file_ = {
+      .path = "mine.so", .digest = "0123456789abcdef0123456789abcdef", .source = "1a2b3c4 dirty"};
+  PluginKernel plugin_ = {
+      .file = &file_, .kernel = &kernel_, .text = "kernel mine of add, of the plug-in mine.so"};
+  Implementation implementation_;
+  std::vector<ImplementationList> lists_;
+};
+
+TEST_F(PluginTest, ComputesWhatItSupportsAndTheDefaultTheRest) {
+  const KernelRegistry registry(lists_);
+  const auto device =
+      make_cpu_device({.threads = 3, .kernels = {{OpId::add, "mine"}}, .registry = &registry});
+  std::vector<std::string> reports;
+  device->report_plugins([&](std::string_view kernel) { reports.emplace_back(kernel); });
+  std::vector<float> a(10, 1.0F), b(10, 2.0F), y(10, 0.0F);
+  for (const std::int64_t count : {10, 9}) {
+    device->launch(Add{.a = a.data(), .b = b.data(), .y = y.data(), .count = count});
+    device->synchronize();
+    EXPECT_EQ(y[0], count == 10 ? 1003.0F : 3.0F);
+    EXPECT_EQ(y[static_cast<std::size_t>(count) - 1], count == 10 ? 1003.0F : 3.0F);
+  }
+  EXPECT_THAT(reports, ElementsAre("kernel mine of add, of the plug-in mine.so", ""));
+}
+
+TEST_F(PluginTest, TheDigestOfItsFileIsPartOfTheBits) {
+  const KernelRegistry registry(lists_);
+  const KernelTable table =
+      registry.choose(CpuIsa::portable, std::vector<KernelPreference>{{OpId::add, "mine"}}).value();
+  EXPECT_EQ(bits_of(table[static_cast<std::size_t>(OpId::add)], DType::fp32), "add mine 0123456789abcdef");
+  EXPECT_EQ(table[static_cast<std::size_t>(OpId::add)].why,
+            "chosen by [kernels], of the plug-in mine.so (digest 0123456789abcdef, commit 1a2b3c4 dirty)");
+  EXPECT_THAT(plugins_of(table), ElementsAre("mine.so (digest 0123456789abcdef, commit 1a2b3c4 dirty)"));
+  EXPECT_EQ(plugins_of(registry), plugins_of(table));
+  EXPECT_TRUE(plugins_of(kernel_registry()).empty());
+}
+
+TEST_F(PluginTest, OneThatPromisesNothingIsToldOf) {
+  kernel_.flags = HF_SAME_BITS_TWICE;
+  const KernelRegistry registry(lists_);
+  const KernelTable table =
+      registry.choose(CpuIsa::portable, std::vector<KernelPreference>{{OpId::add, "mine"}}).value();
+  EXPECT_THAT(table[static_cast<std::size_t>(OpId::add)].why,
+              HasSubstr("), which does not promise the same bits in every layout"));
+}
+
+TEST(PluginSchemas, DifferByOp) {
+  EXPECT_EQ(plugin_schema(OpId::add), HF_SCHEMA_ADD);
+  EXPECT_EQ(plugin_schema(OpId::optimizer_digest), HF_SCHEMA_OPTIMIZER_DIGEST);
+  EXPECT_NE(plugin_schema(OpId::add), plugin_schema(OpId::gelu_forward));
+}
+
+}  // namespace
+}  // namespace holdfast::test
