@@ -17,7 +17,7 @@ constexpr std::uint64_t magic_open = 0x6472616f62666831;    // "1hfboard"
 constexpr std::uint64_t magic_closed = 0x6472616f62666830;  // "0hfboard"
 constexpr const char* name_begin = "holdfast-board-";
 constexpr const char* table_end = "-hosts";  // of the name of a PeerHostTable
-constexpr std::uint32_t layout_version = 9;  // since then ranks say why they leave
+constexpr std::uint32_t layout_version = 10;  // since then a slot has the kernel of a plug-in
 constexpr std::uint32_t max_slots = 1'024, max_ring_spans = 1 << 16;
 constexpr std::int64_t patience_ns = 5'000'000'000;  // with one that is being made
 constexpr std::int64_t look_us = 1'000;
@@ -63,6 +63,7 @@ void clear(BoardSlot& slot) {
   slot.wait_number = 0;
   store_text(slot.wait_operation, "");
   store_text(slot.storage_what, "");
+  store_text(slot.plugin, "");
   slot.drain_begun_ns = 0;
   slot.drain_step = slot.drain_bytes = 0;
   slot.moved_bytes = slot.device_ops = slot.spans_opened = 0;
@@ -99,6 +100,7 @@ SlotView read_once(const BoardSlot& slot) {
   view.wait_operation = load_text(slot.wait_operation);
   view.storage_begun_ns = plausible_time(slot.storage_begun_ns.load(order));
   view.storage_what = load_text(slot.storage_what);
+  view.plugin = load_text(slot.plugin);
   view.drain_begun_ns = plausible_time(slot.drain_begun_ns.load(order));
   view.drain_step = slot.drain_step.load(order);
   view.drain_bytes = slot.drain_bytes.load(order);

@@ -89,6 +89,8 @@ struct alignas(64) BoardSlot {
   // Time at which the guard last saw a sign of life: one of the counters above, or one that it finds in /proc
   // (signs_of_life.h). The guard writes this word.
   std::atomic<std::int64_t> life_ns{0};
+  // Kernel of a plug-in that the rank's device runs (any), as PluginKernel::text; empty: none.
+  std::array<std::atomic<std::uint64_t>, board_text_bytes / 8> plugin{};
   // The flight ring. Each span that begins is a sign of life, too.
   std::atomic<std::uint64_t> spans_opened{0};
   std::atomic<std::uint32_t> ring_spans{0};
@@ -195,6 +197,7 @@ struct SlotView {
   std::string wait_operation = {};
   std::int64_t storage_begun_ns = 0;
   std::string storage_what = {};
+  std::string plugin = {};
   std::int64_t drain_begun_ns = 0;
   std::uint64_t drain_step = 0, drain_bytes = 0;
   std::uint64_t moved_bytes = 0, device_ops = 0, spans_opened = 0;

@@ -164,7 +164,7 @@ std::string hang_sentence(const WatchedRank& rank, const WatchedRank* recovering
   } else if (waits_for_storage(rank)) {
     text += fmt::format("; it waits for storage ({})", slot.storage_what);
   } else if (slot.phase != Phase::spare && !rank.stopped) {
-    text += "; it waits for nobody";
+    text += slot.plugin.empty() ? "; it waits for nobody" : fmt::format("; it runs {}", slot.plugin);
   }
   if (over_ns(rank, now_ns) <= 0 && over_recovery_ns(rank, recovering, now_ns) > 0)
     text +=

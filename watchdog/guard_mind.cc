@@ -84,6 +84,16 @@ bool GuardMind::wants_work(std::size_t index, const SlotView& slot) const {
   return life.wants_process_look(slot, now_ns_);
 }
 
+namespace {
+
+// Returns "signal 11 (SIGSEGV), in kernel mine of rotary, of the plug-in mine/kernel.so"; empty: not known.
+std::string cause_of(const SlotLook& look) {
+  if (!look.end.has_value()) return {};
+  return text_of(*look.end) + (look.slot.plugin.empty() ? "" : ", in " + look.slot.plugin);
+}
+
+}  // namespace
+
 void GuardMind::look_at(std::size_t index, const SlotLook& look) {
   const SlotView& slot = look.slot;
   Watched& watched = watched_[index];
@@ -99,7 +109,7 @@ void GuardMind::look_at(std::size_t index, const SlotLook& look) {
   if (watched.killed_ns != 0) return;
   dead_.ranks.push_back({.slot = static_cast<std::uint32_t>(index),
                          .rank = slot.launched_rank,
-                         .cause = look.end.has_value() ? text_of(*look.end) : "",
+                         .cause = cause_of(look),
                          .step = completed_step(slot)});
 }
 

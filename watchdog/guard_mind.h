@@ -135,7 +135,7 @@ class GuardMind {
   struct Death {
     std::uint32_t slot = 0;
     int rank = -1;           // launched
-    std::string cause = {};  // "signal 9 (SIGKILL)"; empty: not known
+    std::string cause = {};  // "signal 9 (SIGKILL)", and the kernel of a plug-in; empty: not known
     std::uint64_t step = 0;  // newest that it had completed
   };
   // Ranks that were found dead in the present look, without those that this guard killed, and spares that

@@ -156,6 +156,12 @@ void RankWatch::beside_save() {
   put_deadline();
 }
 
+// The end of a kernel is one store: the first word of the text.
+void RankWatch::runs_plugin(std::string_view kernel) {
+  const std::span words(slot().plugin);
+  store_text(kernel.empty() ? words.first(1) : words, kernel);
+}
+
 void RankWatch::waits_for_storage(const char* what) {
   BoardSlot& slot = this->slot();
   const std::int64_t now_ns = env_->monotonic_ns();

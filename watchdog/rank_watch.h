@@ -5,7 +5,7 @@
 // when the previous one is gone. Where there is no board (no shared memory, watchdog.guard = false) there is
 // no RankWatch either, so its users hold a pointer that may be null.
 //
-// Threads: the training thread, except for moved(), drains() and drained().
+// Threads: the training thread, except for moved(), runs_plugin(), drains() and drained().
 #pragma once
 
 #include <array>
@@ -77,6 +77,9 @@ class RankWatch final : public WaitListener {
   // Counts a sign of life, from any thread: bytes that were copied, loaded or saved.
   void moved(std::uint64_t bytes) { slot().moved_bytes.fetch_add(bytes, std::memory_order_relaxed); }
   std::atomic<std::uint64_t>& device_ops() { return slot().device_ops; }  // for Device::count_ops_in
+
+  // Says which kernel of a plug-in the device runs, from any thread; empty: none any more.
+  void runs_plugin(std::string_view kernel);
 
   void drains(std::uint64_t step, std::uint64_t bytes);  // any thread
   void drained();

@@ -375,7 +375,10 @@ Result<PhaseOutcome> Session::shrink() {
 Result<EpochEnd> Session::run_active() {
   if (!known_.log_opened.has_value()) known_.log_opened = false;
   enter(launched_.watch, Phase::load, step());
-  if (launched_.watch != nullptr) setup_.device->count_ops_in(launched_.watch->device_ops());
+  if (RankWatch* const watch = launched_.watch; watch != nullptr) {
+    setup_.device->count_ops_in(watch->device_ops());
+    setup_.device->report_plugins([watch](std::string_view kernel) { watch->runs_plugin(kernel); });
+  }
   if (const Result<void> built = build_worker(); !built.ok()) {
     const int copies = group_.assignment().shape.data;
     const bool shrinks = !group_.leaving().has_value() && memory_.lacks() &&
