@@ -217,6 +217,42 @@ function(holdfast_kernels name)
   holdfast_cpu_kernels(hf_${name} FUNCTION custom_lists SOURCES ${custom} LINK ${ARG_LINK})
 endfunction()
 
+# holdfast_texts(NAME FUNCTION function NAMESPACE namespace FILES file... FOLDER folder): adds to target NAME
+# std::string_view namespace::FUNCTION(std::string_view), which returns the text of a file by its name, of the files and of all in
+# the folder; empty: there is no such file.
+function(holdfast_texts name)
+  cmake_parse_arguments(ARG "" "FUNCTION;NAMESPACE;FOLDER" "FILES" ${ARGN})
+  list(TRANSFORM ARG_FILES PREPEND ${PROJECT_SOURCE_DIR}/ OUTPUT_VARIABLE files)
+  file(GLOB found CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${ARG_FOLDER}/*)
+  set(rows "")
+  foreach(file ${files} ${found})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+    file(READ ${file} text)
+    cmake_path(GET file FILENAME shown)
+    # A literal may not be too long for a compiler that counts: pieces that stand side by side are one.
+    string(REPLACE "\n// === " ")hf\"\nR\"hf(\n// === " text "${text}")
+    string(APPEND rows "{\"${shown}\",\nR\"hf(${text})hf\"},\n")
+  endforeach()
+  set(generated ${CMAKE_CURRENT_BINARY_DIR}/${name}_texts.cc)
+  file(CONFIGURE OUTPUT ${generated} @ONLY CONTENT [[
+// Written by cmake/HoldfastLayer.cmake.
+#include <string_view>
+namespace @ARG_NAMESPACE@ {
+std::string_view @ARG_FUNCTION@(std::string_view name);
+std::string_view @ARG_FUNCTION@(std::string_view name) {
+struct File { std::string_view name, text; };
+static constexpr File files[] = {
+@rows@};
+for (const File& each : files) {
+if (each.name == name) return each.text;
+}
+return {};
+}
+}  // namespace @ARG_NAMESPACE@
+]])
+  target_sources(${name} PRIVATE ${generated})
+endfunction()
+
 # holdfast_program(NAME SOURCES folder LINK target...): bin/NAME. Its own files are a command line.
 function(holdfast_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})

@@ -66,6 +66,10 @@ int run_bench_command(const std::vector<std::string>& arguments) {
   return become_command("bench", arguments);
 }
 
+int run_kernel_command(const std::vector<std::string>& arguments) {
+  return become_command("kernel", arguments);
+}
+
 int run_chaos_command(const std::vector<std::string>& arguments) {
   return become_command("chaos", arguments);
 }
@@ -78,7 +82,7 @@ struct Command {
   bool has_news = false;
 };
 
-constexpr std::array<Command, 33> commands = {{
+constexpr std::array<Command, 34> commands = {{
     {"train", "train a model, or go on with a run that was interrupted", run_train_command, true},
     {"launch", "train under mpirun, and start the run again when something fails", run_launch_command, true},
     {"save", "let a run that is going on save, and go on", run_save_command},
@@ -115,6 +119,8 @@ constexpr std::array<Command, 33> commands = {{
     {"taint", "keep a host out of starts, for a time", run_taint_command},
     {"untaint", "let starts use a tainted host again", run_untaint_command},
     {"guard", "looks after the ranks of a host; they start it themselves", run_guard_command, true},
+    {"kernel", "kernels of your own: what an op computes, a folder to begin with, checks of what it builds",
+     run_kernel_command},
     {"bench", "where the time goes, beside what this machine allows", run_bench_command},
     {"clean", "remove what killed starts of a run left in this host's shared memory", run_clean_command},
     {"collect", "one whole checkpoint of the parts that hosts keep where run.directory is local to each",

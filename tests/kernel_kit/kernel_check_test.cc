@@ -1,0 +1,103 @@
+// The checks of `holdfast kernel check` find nothing wrong with Holdfast's own kernels, whatever they are tried on.
+#include "tools/kernel_kit/kernel_check.h"
+
+#include <fmt/ranges.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels/activation.h"
+#include "kernels/registry.h"
+#include "runtime/os/env.h"
+#include "tools/kernel_kit/checked_memory.h"
+#include "tools/kernel_kit/kernel_folder.h"
+#include "tools/kernel_kit/number_errors.h"
+
+namespace holdfast::test {
+namespace {
+
+namespace kit = bench::kernel_kit;
+
+class EveryOp : public testing::TestWithParam<std::size_t> {};
+
+TEST_P(EveryOp, HasAKernelThatPasses) {
+  const auto op = static_cast<OpId>(GetParam());
+  const Implementation* const kernel = kernel_registry().find(op, "portable", CpuIsa::portable);
+  ASSERT_NE(kernel, nullptr);
+  std::string last;
+  const Result<kit::KernelVerdict> verdict =
+      kit::check_kernel(posix_env(), *kernel, [&](const std::string& what) { last = what; });
+  ASSERT_TRUE(verdict.ok()) << verdict.error().message;
+  EXPECT_TRUE(verdict->passed()) << fmt::format("{}", fmt::join(verdict->problems, "\n"));
+  EXPECT_GT(verdict->computed, 0);
+  EXPECT_EQ(verdict->computed, verdict->calls);
+  EXPECT_TRUE(verdict->layout_free);
+  EXPECT_FALSE(last.empty());
+}
+
+std::string name_of_op(const testing::TestParamInfo<std::size_t>& tested) {
+  return op_names[tested.param];
+}
+
+INSTANTIATE_TEST_SUITE_P(Checks, EveryOp, testing::Range<std::size_t>(0, op_count), name_of_op);
+
+TEST(Contracts, AreInTheHeaderForEveryOp) {
+  for (std::size_t index = 0; index < op_count; ++index) {
+    const std::string contract = kit::contract_of(static_cast<OpId>(index));
+    EXPECT_THAT(contract, testing::HasSubstr(fmt::format("typedef struct hf_{} {{\n", op_names[index])));
+    EXPECT_THAT(contract, testing::Not(testing::HasSubstr("=== op"))) << "that of one op alone";
+  }
+}
+
+std::vector<std::byte> bytes_of_floats(const std::vector<float>& values) {
+  std::vector<std::byte> bytes(values.size() * sizeof(float));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+TEST(NumberErrors, CountsUnitsInTheLastPlace) {
+  const auto actual = bytes_of_floats({1.0F, 1.0F + 0x1p-23F, 2.0F, -4.0F, 0.0F});
+  const auto expected = bytes_of_floats({1.0F, 1.0F, 2.0F + 0x1p-20F, -4.0F, -0.0F});
+  const kit::NumberErrors errors = kit::compare_numbers(actual, expected, DType::fp32, false);
+  EXPECT_EQ(errors.count, 5);
+  EXPECT_EQ(errors.ulp_max, 4.0) << "2^-20 beside 2 is 4 times 2^-22";
+  EXPECT_EQ(errors.worst, 2);
+  EXPECT_EQ(errors.ulp_mean(), 1.0);
+  EXPECT_EQ(errors.histogram[0], 3);
+  EXPECT_EQ(errors.histogram[1], 1);
+  EXPECT_EQ(errors.histogram[3], 1);
+  EXPECT_EQ(errors.relative(), 0x1p-20 / 4.0);
+}
+
+TEST(NumberErrors, TellsNumbersThatAreNotFinite) {
+  const float infinity = std::numeric_limits<float>::infinity(),
+              nan = std::numeric_limits<float>::quiet_NaN();
+  const auto same = bytes_of_floats({infinity, nan, 1.0F});
+  EXPECT_EQ(kit::compare_numbers(same, same, DType::fp32, false).wrong_kind, 0);
+  const auto expected = bytes_of_floats({-infinity, 0.0F, nan});
+  const kit::NumberErrors errors = kit::compare_numbers(same, expected, DType::fp32, false);
+  EXPECT_EQ(errors.wrong_kind, 3);
+  EXPECT_EQ(errors.first_wrong_kind, 0);
+}
+
+TEST(CheckedMemory, NamesWhatIsWrittenWhereNothingMayBe) {
+  const auto damage_of = [](std::int64_t index, bool in_input) {
+    kit::CheckedMemory memory({.seed = 1});
+    const GeluForward op = memory.bind(GeluForward{.count = 10});
+    auto* const target = in_input ? static_cast<float*>(const_cast<void*>(op.x)) : static_cast<float*>(op.y);
+    for (std::int64_t i = 0; i < 10; ++i) static_cast<float*>(op.y)[i] = 1.0F;
+    target[index] = 2.0F;
+    return memory.damage();
+  };
+  EXPECT_EQ(damage_of(9, false), "");
+  EXPECT_THAT(damage_of(10, false), testing::HasSubstr(" after the last element of y"));
+  EXPECT_THAT(damage_of(-1, false), testing::HasSubstr("before the first element of y"));
+  EXPECT_EQ(damage_of(3, true), "it writes element 3 of x, which the op only reads");
+}
+
+}  // namespace
+}  // namespace holdfast::test

@@ -1,0 +1,367 @@
+"""Kernels of plug-ins: from `holdfast kernel new` to a run that trains with one, and everything that can be wrong with a file."""
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+import errors_test
+import harness
+
+WHOLE = ["bias_gradient", "layernorm_forward", "rmsnorm_forward", "gelu_forward", "swiglu_forward", "swiglu_backward", "add", "accumulate"]
+ROWS = errors_test.read_table(lambda heading: heading == errors_test.PLUGINS)
+HEADER = harness.ROOT / "kernels/include/holdfast_kernel.h"
+
+# A plug-in in C, of which a test changes a word.
+PLUGIN = """#include "holdfast_kernel.h"
+#include <signal.h>
+static int launch(const hf_call* call, void* workspace, void* stream) {
+  const hf_add* op = (const hf_add*)call->op;
+  const float* a = (const float*)op->a;
+  const float* b = (const float*)op->b;
+  float* y = (float*)op->y;
+  (void)workspace, (void)stream;
+  COMPUTE
+  return 0;
+}
+static int supports(const hf_call* call) { return ((const hf_add*)call->op)->dtype == HF_FP32; }
+static const hf_kernel kernels[] = {{ABI, HF_CPU, HF_SAME_BITS_TWICE | HF_LAYOUT_FREE, 0, OP, SCHEMA, NAME, 0, SUPPORTS, 0, launch}};
+HF_EXPORT const hf_kernel* hf_kernels(int* count) { *count = 1; return kernels; }
+"""
+WORDS = {"COMPUTE": "for (int64_t i = 0; i < op->count; ++i) y[i] = a[i] + b[i];", "ABI": "HF_KERNEL_ABI", "OP": '"add"',
+         "SCHEMA": "HF_SCHEMA_ADD", "NAME": '"mine"', "SUPPORTS": "supports"}
+# One that each step calls, and computes nothing.
+BROKEN = {"OP": '"rmsnorm_forward"', "SCHEMA": "HF_SCHEMA_RMSNORM_FORWARD", "SUPPORTS": "0"}
+
+
+def build(path, kind="-shared", source=PLUGIN, **words):
+    """A shared library of the source with these words."""
+    for word, text in {**WORDS, **words}.items():
+        source = re.sub(rf"\b{word}\b", lambda match, text=text: text, source)
+    done = subprocess.run(["cc", "-std=gnu99", "-O1", kind, "-fPIC", f"-I{HEADER.parent}", "-x", "c", "-", "-o", str(path)],
+                          input=source, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode != 0:
+        raise AssertionError(done.stderr)
+    return path
+
+
+class FolderTest(unittest.TestCase):
+    """What `holdfast kernel` hands out."""
+
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-system-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def expect_refused(self, *words, says):
+        done = harness.call_program("kernel", *words)
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertRegex(done.stdout, says)
+
+    def test_header_is_c99_and_cpp_and_is_the_one_of_the_tree(self):
+        self.assertEqual(harness.program_output("kernel", "header"), HEADER.read_text())
+        for compiler in (["cc", "-std=c99", "-x", "c"], ["c++", "-std=c++11", "-x", "c++"]):
+            done = subprocess.run([*compiler, "-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", str(HEADER)], capture_output=True, text=True,
+                                  timeout=60, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_contract_and_list(self):
+        contract = harness.program_output("kernel", "contract", "rmsnorm_forward")
+        self.assertIn("RMSNorm: y = x * rstd * weight", contract)
+        self.assertIn("typedef struct hf_rmsnorm_forward {", contract)
+        self.assertRegex(contract, r"void\* y; +// written, dtype, rows \* width elements\n")
+        self.assertNotIn("hf_rmsnorm_backward", contract)
+        listed = harness.program_output("kernel", "list")
+        self.assertEqual(sorted(re.findall(r"^(\w+) .*a whole kernel", listed, re.MULTILINE)), sorted(WHOLE))
+        self.assertRegex(listed, r"\nmatmul .*a skeleton.*portable")
+
+    def test_every_folder_builds_and_passes(self):
+        for op in ["rmsnorm_forward", "add"]:
+            folder = self.folder / op
+            harness.program_output("kernel", "new", op, "--out", folder)
+            made = subprocess.run(["make", "-C", str(folder)], capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(made.returncode, 0, made.stdout + made.stderr)
+            self.assertNotIn("warning", made.stderr)
+            checked = harness.call_program("kernel", "check", folder / "kernel.so")
+            self.assertEqual(checked.returncode, 0, checked.stdout)
+            self.assertRegex(checked.stdout, rf"kernel mine of {op}: passed, (\d+) of \1 calls computed\n")
+            self.assertIn("bits: the same on 1, 2, 3, 5 and 16 threads", checked.stdout)
+
+    @harness.full
+    def test_every_whole_kernel_builds_and_passes(self):
+        for op in WHOLE:
+            with self.subTest(op):
+                folder = self.folder / op
+                harness.program_output("kernel", "new", op, "--out", folder)
+                made = subprocess.run(["make", "-C", str(folder)], capture_output=True, text=True, timeout=60, check=False)
+                self.assertEqual(made.returncode, 0, made.stdout + made.stderr)
+                checked = harness.call_program("kernel", "check", folder / "kernel.so")
+                self.assertEqual(checked.returncode, 0, checked.stdout)
+
+    def test_kernel_of_the_tutorial(self):
+        """docs/kernels.md: its code in the place of launch()."""
+        page = (harness.ROOT / "docs/kernels.md").read_text()
+        code = re.search(r"```cpp\n(// Four sums side by side, then one.\n.*?)```", page, re.DOTALL).group(1)
+        folder = self.folder / "my_rmsnorm"
+        harness.program_output("kernel", "new", "rmsnorm_forward", "--out", folder)
+        source = (folder / "kernel.cc").read_text()
+        begin, end = source.index("int launch("), source.index("const hf_kernel kernels[]")
+        (folder / "kernel.cc").write_text(source[:begin] + code + "\n" + source[end:])
+        made = subprocess.run(["make", "-C", str(folder)], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(made.returncode, 0, made.stdout + made.stderr)
+        checked = harness.call_program("kernel", "check", folder / "kernel.so")
+        self.assertEqual(checked.returncode, 0, checked.stdout)
+        self.assertIn("kernel mine of rmsnorm_forward: passed", checked.stdout)
+
+    def test_skeleton_says_that_it_computes_nothing(self):
+        harness.program_output("kernel", "new", "rotary", "--out", self.folder / "rotary")
+        made = subprocess.run(["make", "-C", str(self.folder / "rotary")], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(made.returncode, 0, made.stdout + made.stderr)
+        checked = harness.call_program("kernel", "check", self.folder / "rotary/kernel.so")
+        self.assertEqual(checked.returncode, 1, checked.stdout)
+        self.assertRegex(checked.stdout, r"wrong: it computes none of the \d+ calls that it was offered")
+
+    def test_bad_words(self):
+        self.expect_refused(says="kernel needs one of list, contract, header, new, check, got nothing")
+        self.expect_refused("chck", says="got chck, did you mean check")
+        self.expect_refused("new", "rmsnorm", says="there is no op rmsnorm")
+        self.expect_refused("contract", "rotray", says="there is no op rotray, did you mean rotary")
+        self.expect_refused("new", "add", "--lang", "fortran", "--out", self.folder / "add", says="--lang fortran is not known; expected cpp")
+        harness.program_output("kernel", "new", "add", "--out", self.folder / "add")
+        self.expect_refused("new", "add", "--out", self.folder / "add", says="add/kernel.cc exists, and is not overwritten")
+
+
+class CheckTest(unittest.TestCase):
+    """What `holdfast kernel check` finds out."""
+
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-system-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def check(self, *words, **changes):
+        return harness.call_program("kernel", "check", build(self.folder / "mine.so", **changes), *words)
+
+    def expect_wrong(self, compute, says, *words):
+        done = self.check(*words, COMPUTE=compute)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertRegex(done.stdout, says)
+
+    def test_documents(self):
+        done = self.check("--json", "--page", self.folder / "page.html")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        document = json.loads(done.stdout)
+        self.assertTrue(document["passed"])
+        kernel = document["kernels"][0]
+        self.assertEqual((kernel["op"], kernel["name"], kernel["layout_free"]), ("add", "mine", True))
+        self.assertTrue(0 < kernel["computed"] < kernel["calls"], "it computes fp32 alone")
+        self.assertTrue(all(array["ulp_max"] == 0 for array in kernel["arrays"]), "fp32 + fp32, rounded once")
+        self.assertIn("mine of add: passed", (self.folder / "page.html").read_text())
+
+    def test_wrong_numbers(self):
+        self.expect_wrong("for (int64_t i = 0; i < op->count; ++i) y[i] = a[i] + b[i] * 1.001f;", r"wrong: .* element \d+ of y is .*, expected .* ULP")
+
+    def test_elements_that_are_left_out(self):
+        self.expect_wrong("for (int64_t i = 0; i + 1 < op->count; ++i) y[i] = a[i] + b[i];", r"wrong: .*: y has 1 elements that are not finite")
+
+    def test_writes_behind_its_memory(self):
+        self.expect_wrong("for (int64_t i = 0; i < op->count + 1; ++i) y[i] = 0;", r"wrong: .*: it writes \d bytes after the last element of y")
+
+    def test_writes_what_it_only_reads(self):
+        self.expect_wrong("for (int64_t i = 0; i < op->count; ++i) y[i] = a[i] + b[i]; ((float*)a)[0] = 5;", r"wrong: .*: it writes element 0 of a, which the op")
+
+    def test_alias_that_the_contract_allows(self):
+        self.expect_wrong("for (int64_t i = 0; i < op->count; ++i) y[i] = a[i]; for (int64_t i = 0; i < op->count; ++i) y[i] += b[i];",
+                          r"wrong: .* of y is wrong where y is the same memory as b")
+
+    def test_bits_that_depend_on_threads(self):
+        self.expect_wrong("for (int64_t i = 0; i < op->count; ++i) y[i] = a[i] + b[i] + (call->threads == 5 ? 1e-7f : 0);",
+                          r"wrong: .* has other bits on 5 threads than on 1")
+
+    def test_bits_that_depend_on_addresses(self):
+        self.expect_wrong("for (int64_t i = 0; i < op->count; ++i) y[i] = a[i] + b[i] + ((uintptr_t)y % 64 ? 1e-7f : 0);",
+                          r"wrong: .* has other bits where its arrays begin at other addresses")
+
+    def test_bits_that_depend_on_what_was_there(self):
+        self.expect_wrong("for (int64_t i = 0; i < op->count; ++i) y[i] = a[i] + b[i] + (y[i] == 0 ? 1e-7f : 0);",
+                          r"wrong: .* has other bits where its outputs and its workspace held something else before")
+
+    def test_bits_that_change_from_run_to_run(self):
+        self.expect_wrong("static int runs; ++runs; for (int64_t i = 0; i < op->count; ++i) y[i] = a[i] + b[i] + 1e-7f * (runs % 7);",
+                          r"wrong: .* has other bits ")
+
+    def test_crash(self):
+        self.expect_wrong("((volatile int*)8)[0] = 1;", r"wrong: plug-in .* ended the process by signal 11 \(SIGSEGV\): it uses memory that is not its own; "
+                                                        r"the last thing: mine of add: usual on ")
+
+    def test_hang(self):
+        self.expect_wrong("for (volatile int i = 0;;) i = 1;", r"wrong: plug-in .* did not answer for 5 s; the last thing: mine of add: usual on ", "--seconds=5")
+
+    def test_return_code(self):
+        self.expect_wrong("return 7;", r"wrong: plug-in .* ended the process .*the last thing: mine of add: usual on ")
+
+
+class BadFileTest(unittest.TestCase):
+    """A sentence and exit code 2 for every file that is no plug-in of this program."""
+
+    def setUp(self):
+        self.scene = harness.Scene(steps=6)
+        self.addCleanup(self.scene.close)
+        self.file = self.scene.directory / "mine.so"
+
+    def expect_row(self, plugins=None):
+        row = ROWS[self._testMethodName.removeprefix("test_").replace("_", "-")]
+        words = plugins or [self.file]
+        listed = ", ".join(f'"{word}"' for word in words)
+        commands = [["train", self.scene.config, f"--run.directory={self.scene.directory}/run", f"--kernels.plugins=[{listed}]"],
+                    ["check", self.scene.config, f"--kernels.plugins=[{listed}]"]]
+        if len(words) == 1:
+            commands.append(["kernel", "check", *words])
+        for command in commands:
+            done = harness.call_program(*command)
+            self.assertEqual(done.returncode, row.code, done.stdout)
+            self.assertRegex(done.stdout, row.pattern)
+        self.assertFalse((self.scene.directory / "run").exists())
+
+    def test_every_row_has_a_test(self):
+        tested = {name.removeprefix("test_").replace("_", "-") for name in dir(self) if name.startswith("test_plugin")}
+        self.assertEqual(tested, set(ROWS))
+
+    def test_plugin_missing(self):
+        self.expect_row()
+
+    def test_plugin_no_library(self):
+        self.file.write_text("hello")
+        self.expect_row()
+
+    def test_plugin_object(self):
+        build(self.file, kind="-c", source="int nothing;")
+        self.expect_row()
+
+    def test_plugin_other_machine(self):
+        built = bytearray(build(self.file).read_bytes())
+        built[18:20] = (183).to_bytes(2, "little")
+        self.file.write_bytes(built)
+        self.expect_row()
+
+    def test_plugin_unresolved(self):
+        build(self.file, COMPUTE="extern int nobody_has_this(void); return nobody_has_this();")
+        self.expect_row()
+
+    def test_plugin_no_kernels(self):
+        build(self.file, source="int nothing;")
+        self.expect_row()
+
+    def test_plugin_other_version(self):
+        build(self.file, ABI="99")
+        self.expect_row()
+
+    def test_plugin_other_struct(self):
+        build(self.file, SCHEMA="HF_SCHEMA_ADD + 1")
+        self.expect_row()
+
+    def test_plugin_unknown_op(self):
+        build(self.file, OP='"addd"')
+        self.expect_row()
+
+    def test_plugin_name_taken(self):
+        build(self.file, NAME='"portable"')
+        self.expect_row()
+
+    def test_plugin_strange_name(self):
+        build(self.file, NAME='"my kernel"')
+        self.expect_row()
+
+    def test_plugin_of_gpu(self):
+        build(self.file, HF_CPU="HF_CUDA")
+        self.expect_row()
+
+    def test_plugin_twice(self):
+        other = self.scene.directory / "other.so"
+        build(self.file)
+        build(other, COMPUTE="for (int64_t i = op->count; i-- > 0;) y[i] = a[i] + b[i];")
+        self.expect_row([self.file, other])
+
+
+class RunTest(unittest.TestCase):
+    """Runs that train with a plug-in."""
+
+    def setUp(self):
+        self.scene = harness.Scene(steps=6)
+        self.addCleanup(self.scene.close)
+        self.file = self.scene.directory / "mine.so"
+
+    def made(self, op):
+        folder = self.scene.directory / op
+        harness.program_output("kernel", "new", op, "--out", folder)
+        made = subprocess.run(["make", "-C", str(folder)], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(made.returncode, 0, made.stdout + made.stderr)
+        return folder / "kernel.so"
+
+    def add_to_config(self, text):
+        self.scene.config.write_text(self.scene.config.read_text() + text)
+
+    def test_trains_with_the_same_bits_in_two_layouts_and_tells_of_a_change(self):
+        self.made("rmsnorm_forward")
+        self.add_to_config('\n[kernels]\nplugins = ["rmsnorm_forward/kernel.so"]\nrmsnorm_forward = "mine"\n')
+        shown = harness.program_output("check", self.scene.config, "--kernels")
+        self.assertRegex(shown, r"rmsnorm_forward +mine +chosen by \[kernels\], of the plug-in .*/rmsnorm_forward/kernel.so \(digest [0-9a-f]{16}\); also reference, portable")
+        alone = self.scene.run("alone")
+        alone.start(1).expect_exit(0)
+        digest = re.search(r"digest ([0-9a-f]{16})", shown).group(1)
+        self.assertIn(f"kernel.so (digest {digest})", alone.events("start")[0]["kernels"]["rmsnorm_forward"]["why"])
+        manifest = (alone.checkpoints()[-1] / "manifest.json").read_text()
+        self.assertIn(f"rmsnorm_forward mine {digest}", manifest)
+        two = self.scene.run("two")
+        two.start(2).expect_exit(0)
+        self.assertEqual(two.digest(), alone.digest())
+        default = self.scene.run("default")
+        default.start(1, overrides=["--kernels.rmsnorm_forward=auto"]).expect_exit(0)
+        self.assertNotEqual(default.digest(), alone.digest(), "its sums are in double, so its bits are its own")
+
+        same = alone.start(1, overrides=["--training.steps=8"])
+        same.expect_exit(0)
+        self.assertNotIn("numeric", same.output())
+        build_other = self.scene.directory / "rmsnorm_forward/kernel.cc"
+        build_other.write_text(build_other.read_text() + "\n// Another file.\nextern \"C\" int another = 1;\n")
+        self.assertEqual(subprocess.run(["make", "-C", str(build_other.parent)], capture_output=True, timeout=60, check=False).returncode, 0)
+        other = alone.start(1, overrides=["--training.steps=9"])
+        other.expect_exit(0)
+        self.assertRegex(other.output(), rf'made on "cpu, rmsnorm_forward mine {digest}", now on "cpu, rmsnorm_forward mine [0-9a-f]{{16}}"  \(numeric')
+        without = alone.start(1, overrides=["--training.steps=10", "--kernels.rmsnorm_forward=auto", "--kernels.plugins=[]"])
+        without.expect_exit(0)
+        self.assertRegex(without.output(), r'kernels.rmsnorm_forward: "mine" -> "auto"  \(numeric')
+
+    def test_stored_config_loads_no_code(self):
+        """A run directory that somebody else could write to does not decide what is loaded."""
+        build(self.file)
+        words = [f"--kernels.plugins={self.file}", "--kernels.add=mine"]
+        run = self.scene.run("run")
+        run.start(1, overrides=words).expect_exit(0)
+        self.assertIn("mine.so", (run.directory / "config.toml").read_text())
+        harness.program_output("replay", run.directory, "--step", 6, f"--kernels.plugins={self.file}")
+        refused = harness.call_program("replay", run.directory, "--step", 6)
+        self.assertEqual(refused.returncode, 2, refused.stdout)
+        self.assertRegex(refused.stdout, r'kernels.add = "mine".*: there is no such implementation. Choose one of .*; or name the plug-in that has it in kernels.plugins')
+        self.file.unlink()
+        self.file.write_text("no library any more")
+        harness.program_output("sample", run.directory, "--tokens=1")
+        refused = run.start(1, overrides=["--kernels.add=mine", "--training.steps=8"]).expect_exit(2)
+        self.assertIn('kernels.add = "mine" (command line): there is no such implementation', refused)
+
+    def test_crash_is_named(self):
+        build(self.file, COMPUTE="((volatile int*)8)[0] = 1;", **BROKEN)
+        start = self.scene.run("crash").start(2, overrides=[f"--kernels.plugins={self.file}", "--kernels.rmsnorm_forward=mine"])
+        start.wait()
+        self.assertRegex(start.output(), r"died: signal 11 \(SIGSEGV\), in kernel mine of rmsnorm_forward, of the plug-in \S*/mine.so")
+
+    def test_hang_is_named(self):
+        build(self.file, COMPUTE="for (volatile int i = 0;;) i = 1;", **BROKEN)
+        start = self.scene.run("hang").start(2, overrides=[f"--kernels.plugins={self.file}", "--kernels.rmsnorm_forward=mine", "--watchdog.ceiling=3s",
+                                                           "--watchdog.floor=1s"])
+        start.wait()
+        self.assertRegex(start.output(), r"hangs: .*; it runs kernel mine of rmsnorm_forward, of the plug-in \S*/mine.so")
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,24 @@
+// Calls that `holdfast kernel check` tries a kernel on: those of models, and others that models never make.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/op.h"
+#include "runtime/core/result.h"
+#include "runtime/os/env.h"
+#include "tools/bench_native/op_samples.h"
+
+namespace holdfast::bench::kernel_kit {
+
+struct CheckShape {
+  std::string use = {};  // "llama-15m 4x64, head"; "odd" for one that no model has
+  bench::OpCall call;
+  measure::OperandContents contents = {};
+  std::shared_ptr<const AdamWTensor> table = {};
+};
+
+// Returns the calls of the op, in fp32 and bf16, that the reference computes in about a second together.
+Result<std::vector<CheckShape>> check_shapes(Env& env, OpId op);
+
+}  // namespace holdfast::bench::kernel_kit

@@ -1,0 +1,100 @@
+// CheckedMemory: memory for the operands of one call of a kernel, with guards around each array, so that what a kernel
+// writes where it may not is found and named.
+//
+//   CheckedMemory memory({.seed = 1});
+//   const Add op = memory.bind(Add{.count = 1000});
+//   run(op);
+//   if (std::string damage = memory.damage(); !damage.empty()) ...
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/operand.h"
+#include "kernels/optimizer.h"
+#include "runtime/measure/op_memory.h"
+
+namespace holdfast::bench::kernel_kit {
+
+// Numbers that inputs hold.
+enum class Values : std::uint8_t {
+  usual,     // in [-1, 1)
+  zeros,     // 0 and -0
+  outliers,  // in [-1, 1), and one in a hundred a thousand times as large
+  large,     // up to 1e4 in magnitude
+  tiny,      // up to 1e-30 in magnitude
+};
+const char* name_of(Values values);
+
+struct CheckedMemoryTerms {
+  std::uint64_t seed = 0;
+  Values values = Values::usual;
+  std::byte poison = std::byte{0xff};  // what arrays hold that the op only writes; 0xff is a NaN
+  std::size_t shift = 0;               // elements by which arrays begin after an address that 64 divides
+  measure::OperandContents contents = {};
+};
+
+class CheckedMemory {
+ public:
+  explicit CheckedMemory(CheckedMemoryTerms terms) : terms_(std::move(terms)) {}
+  CheckedMemory(CheckedMemory&&) = default;
+
+  // Returns the op with memory for each of its operands. Of the pointers of `shape` counts which are null, and which are
+  // the same, as for measure::OpMemory. Once for an object.
+  template <typename Op>
+  Op bind(const Op& shape) {
+    Op op = shape;
+    if constexpr (requires { op.token_count; }) {
+      if (op.token_count == 0) op.token_count = terms_.contents.tokens_below;
+    }
+    const auto reserve = [&](auto& pointer, const Operand& operand) { this->reserve(pointer, operand); };
+    const auto hand_out = [&](auto& pointer, const Operand& operand) {
+      std::byte* const memory = this->hand_out(pointer, operand);
+      if (memory != nullptr) pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(memory);
+    };
+    Op::visit_operands(op, reserve);
+    Op::visit_operands(op, hand_out);
+    if constexpr (requires { op.tensors; }) {
+      table_.assign(op.tensors, op.tensors + op.tensor_count);
+      for (AdamWTensor& tensor : table_) {
+        Op::visit_tensor(op, tensor, reserve);
+        Op::visit_tensor(op, tensor, hand_out);
+      }
+      op.tensors = table_.data();
+    }
+    if constexpr (requires { op.token_count; }) op.token_count = shape.token_count;
+    seal();
+    return op;
+  }
+
+  struct Array {
+    Operand operand = {};
+    std::size_t bytes = 0, begin = 0;  // in `memory`
+    bool is_written = false;
+    std::vector<std::byte> memory = {}, before = {};
+    std::span<const std::byte> content() const { return std::span(memory).subspan(begin, bytes); }
+  };
+  const std::vector<Array>& arrays() const { return arrays_; }
+
+  // Returns a clause about what was written outside of an array, or to one that is only read; empty: nothing.
+  std::string damage() const;
+
+ private:
+  void reserve(const void* pointer, const Operand& operand);
+  // Returns null for an operand that is not given.
+  std::byte* hand_out(const void* pointer, const Operand& operand);
+  void fill(Array& array) const;
+  void seal();
+
+  CheckedMemoryTerms terms_;
+  std::map<const void*, std::size_t> reserved_;  // bytes by the pointer of the shape
+  std::map<const void*, std::size_t> places_;    // index of the array by the pointer of the shape
+  std::vector<Array> arrays_;
+  std::vector<AdamWTensor> table_;
+};
+
+}  // namespace holdfast::bench::kernel_kit

@@ -1,0 +1,399 @@
+#include "tools/kernel_kit/kernel_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "kernels/cpu/context.h"
+#include "kernels/cpu/matmul_cache.h"
+#include "kernels/cpu/team.h"
+#include "kernels/plugin.h"
+#include "kernels/registry.h"
+#include "kernels/visit_op.h"
+#include "runtime/measure/op_text.h"
+#include "runtime/os/thread.h"
+#include "tools/kernel_kit/check_shapes.h"
+#include "tools/kernel_kit/checked_memory.h"
+
+namespace holdfast::bench::kernel_kit {
+namespace {
+
+constexpr int thread_counts[] = {1, 2, 3, 5, 16};
+// A kernel may be this far from the reference, relative to the largest number of an array: as the tests of Holdfast's own
+// kernels have it; or this many times as far as the one that runs by default, on inputs that leave few digits.
+constexpr double allowed_fp32 = 4e-6, allowed_bf16 = 1.0 / 256, allowed_fp64 = 1e-13, allowed_times = 4.0;
+constexpr std::size_t most_problems = 5;
+
+// KernelRunner runs implementations on a team of its own, with working memory that it looks after.
+class KernelRunner {
+ public:
+  explicit KernelRunner(int threads)
+      : team_(threads, cpu::use_one_thread_per_primitive),
+        scratch_(threads),
+        matmuls_(threads),
+        context_(team_, scratch_, matmuls_) {}
+
+  // Returns a clause about what the kernel did to memory that is not its own; empty: nothing.
+  std::string run(const Implementation& kernel, const void* arguments, std::byte poison) {
+    kernel.prepare_on(context_, arguments);
+    const std::size_t own = workspace_bytes(kernel, context_, arguments);
+    const std::size_t whole = (own + 63) / 64 * 64 + guard_bytes;
+    context_.request_shared_scratch(whole);
+    HF_CHECK(scratch_.allocate(), "no memory for the workspace of a kernel");
+    std::byte* const memory = scratch_.shared();
+    std::memset(memory, std::to_integer<int>(poison), own);
+    std::memset(memory + own, guard, whole - own);
+    kernel.run_on(context_, arguments);
+    for (std::size_t i = own; kernel.plugin != nullptr && i < whole; ++i) {
+      if (memory[i] != std::byte{guard})
+        return fmt::format("it writes {} bytes after the end of its workspace of {} bytes", i - own + 1, own);
+    }
+    return {};
+  }
+
+ private:
+  static constexpr std::size_t guard_bytes = 4096;
+  static constexpr unsigned char guard = 0x5a;
+
+  cpu::Team team_;
+  cpu::Scratch scratch_;
+  cpu::MatmulCache matmuls_;
+  cpu::Context context_;
+};
+
+// Disturber keeps a processor and its caches busy for as long as it lives.
+class Disturber {
+ public:
+  explicit Disturber(Env& env) : memory_(bytes) {
+    Result<std::unique_ptr<Thread>> started = env.start_thread("disturber", [this] { work(); });
+    if (started.ok()) thread_ = std::move(started).value();
+  }
+  ~Disturber() {
+    stops_ = true;
+    if (thread_ != nullptr) thread_->wait();
+  }
+  Disturber(const Disturber&) = delete;
+  Disturber& operator=(const Disturber&) = delete;
+
+ private:
+  static constexpr std::size_t bytes = std::size_t{8} << 20;
+  void work() {
+    for (std::uint8_t round = 0; !stops_; ++round) std::ranges::fill(memory_, round);
+  }
+  std::atomic<bool> stops_{false};
+  std::vector<std::uint8_t> memory_;
+  std::unique_ptr<Thread> thread_;
+};
+
+// AllowedAlias names two operands that the contract lets be the same memory.
+struct AllowedAlias {
+  OpId op;
+  const char* read;
+  const char* written;
+};
+constexpr AllowedAlias allowed_aliases[] = {{OpId::add, "a", "y"},
+                                            {OpId::add, "b", "y"},
+                                            {OpId::layernorm_backward, "dresidual", "dx"},
+                                            {OpId::rmsnorm_backward, "dresidual", "dx"}};
+
+std::string dtype_text(const auto& op) {
+  std::string text;
+  if constexpr (requires { op.dtype; }) text += fmt::format(" {}", core::name_of(op.dtype));
+  if constexpr (requires { op.moments; }) text += fmt::format(" {}", core::name_of(op.moments));
+  return text;
+}
+
+// Trial is one call of one kernel, tried in all ways.
+template <typename Op>
+class Trial {
+ public:
+  Trial(const Implementation& kernel, const Implementation& usual, const Op& shape,
+        const measure::OperandContents& contents)
+      : kernel_(kernel), usual_(usual), shape_(shape), contents_(contents) {}
+
+  bool is_computed() const { return kernel_.computes(&shape_); }
+
+  // The memory of a run and what the kernel did to memory that is not its own.
+  struct Outcome {
+    CheckedMemory memory;
+    std::string damage;
+  };
+  struct Ways {
+    Values values = Values::usual;
+    std::byte poison = std::byte{0xff};
+    std::size_t shift = 0;
+    const AllowedAlias* alias = nullptr;
+  };
+
+  Outcome run(KernelRunner& runner, const Ways& ways) const {
+    Outcome outcome{.memory = memory_of(ways), .damage = {}};
+    const Op op = bound(outcome.memory, ways);
+    outcome.damage = runner.run(kernel_, &op, ways.poison);
+    if (outcome.damage.empty()) outcome.damage = outcome.memory.damage();
+    return outcome;
+  }
+  CheckedMemory run_usual(KernelRunner& runner, const Ways& ways) const {
+    CheckedMemory memory = memory_of(ways);
+    const Op op = bound(memory, ways);
+    runner.run(usual_, &op, ways.poison);
+    return memory;
+  }
+  CheckedMemory run_reference(const Ways& ways) const {
+    CheckedMemory memory = memory_of(ways);
+    reference(bound(memory, ways));
+    return memory;
+  }
+
+ private:
+  CheckedMemory memory_of(const Ways& ways) const {
+    return CheckedMemory({.seed = 17,
+                          .values = ways.values,
+                          .poison = ways.poison,
+                          .shift = ways.shift,
+                          .contents = contents_});
+  }
+  Op bound(CheckedMemory& memory, const Ways& ways) const {
+    if (ways.alias == nullptr) return memory.bind(shape_);
+    Op shape = shape_;
+    static const std::byte same_place{};  // an address that stands for memory, and that no other operand has
+    const void* const read = &same_place;
+    Op::visit_operands(shape, [&](auto& pointer, const Operand& operand) {
+      const std::string_view name = operand.name;
+      if (name == ways.alias->read || name == ways.alias->written)
+        pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(const_cast<void*>(read));
+    });
+    return memory.bind(shape);
+  }
+
+  const Implementation& kernel_;
+  const Implementation& usual_;
+  const Op& shape_;
+  const measure::OperandContents& contents_;
+};
+
+// Names of arrays count, because aliases and shifts change places.
+bool same_bits(const CheckedMemory& one, const CheckedMemory& two, std::string& where) {
+  for (const CheckedMemory::Array& a : one.arrays()) {
+    if (!a.is_written || a.operand.access == Operand::Access::scratch) continue;
+    for (const CheckedMemory::Array& b : two.arrays()) {
+      if (std::string_view(a.operand.name) != b.operand.name || a.bytes != b.bytes) continue;
+      if (std::ranges::equal(a.content(), b.content())) break;
+      const std::span<const std::byte> left = a.content(), right = b.content();
+      const auto at = static_cast<std::int64_t>(std::ranges::mismatch(left, right).in1 - left.begin());
+      where = fmt::format("element {} of {}", at / a.operand.element_bytes, a.operand.name);
+      return false;
+    }
+  }
+  return true;
+}
+
+class KernelChecker {
+ public:
+  KernelChecker(Env& env, const Implementation& kernel, const Implementation& usual,
+                const std::function<void(const std::string&)>& tell)
+      : env_(env), kernel_(kernel), usual_(usual), tell_(tell) {
+    for (const int threads : thread_counts) runners_.push_back(std::make_unique<KernelRunner>(threads));
+    verdict_.op = name_of(kernel.op);
+    verdict_.name = kernel.name;
+  }
+
+  void check(const CheckShape& shape) {
+    visit_op(shape.call.id(), shape.call.arguments(), [&](const auto& op) {
+      const Trial trial(kernel_, usual_, op, shape.contents);
+      ++verdict_.calls;
+      label_ = measure::shape_text(shape.call.id(), shape.call.arguments()) + dtype_text(op);
+      tell("supports()", 0);
+      if (!trial.is_computed()) return;
+      const bool is_first = verdict_.computed++ == 0 || shape.use == "odd";
+      check_values(trial, Values::usual);
+      if (failed_) return;
+      check_bits(trial);
+      check_aliases(trial, op);
+      for (const Values values : {Values::zeros, Values::outliers, Values::large, Values::tiny}) {
+        if (is_first && !failed_) check_values(trial, values);
+      }
+    });
+  }
+
+  KernelVerdict finish() {
+    if (verdict_.computed == 0)
+      problem(
+          fmt::format("it computes none of the {} calls that it was offered: supports() returns 0 for all",
+                      verdict_.calls));
+    const std::uint32_t flags = kernel_.plugin == nullptr ? 0 : kernel_.plugin->kernel->flags;
+    if (verdict_.computed > 0 && verdict_.passed() && (flags & HF_LAYOUT_FREE) == 0)
+      verdict_.notes.emplace_back("its bits were the same in all ways; give it the flag HF_LAYOUT_FREE");
+    return std::move(verdict_);
+  }
+  bool gives_up() const { return verdict_.problems.size() >= most_problems; }
+
+ private:
+  void tell(std::string_view what, int threads) {
+    tell_(fmt::format("{} on {}{}", what, label_, threads > 0 ? fmt::format(", {} threads", threads) : ""));
+  }
+  void problem(std::string sentence) {
+    failed_ = true;
+    if (!gives_up()) verdict_.problems.push_back(std::move(sentence));
+  }
+
+  template <typename Op>
+  std::optional<CheckedMemory> run(const Trial<Op>& trial, std::size_t runner,
+                                   const typename Trial<Op>::Ways& ways, std::string_view what) {
+    tell(what, thread_counts[runner]);
+    auto outcome = trial.run(*runners_[runner], ways);
+    if (outcome.damage.empty()) return std::move(outcome.memory);
+    problem(fmt::format("{}: {}", label_, outcome.damage));
+    return std::nullopt;
+  }
+
+  template <typename Op>
+  void check_values(const Trial<Op>& trial, Values values) {
+    failed_ = false;
+    const typename Trial<Op>::Ways ways{.values = values};
+    const std::optional<CheckedMemory> actual = run(trial, 0, ways, name_of(values));
+    if (!actual.has_value()) return;
+    const CheckedMemory expected = trial.run_reference(ways);
+    const CheckedMemory usual = trial.run_usual(*runners_[0], ways);
+    for (std::size_t i = 0; i < actual->arrays().size(); ++i) {
+      const CheckedMemory::Array& array = actual->arrays()[i];
+      if (!array.is_written || array.operand.access == Operand::Access::scratch) continue;
+      compare(array, expected.arrays()[i], usual.arrays()[i], values);
+    }
+  }
+
+  void compare(const CheckedMemory::Array& actual, const CheckedMemory::Array& expected,
+               const CheckedMemory::Array& usual, Values values) {
+    const DType dtype = actual.operand.dtype;
+    const bool is_words = actual.operand.content == Operand::Content::words;
+    CallVerdict& found = verdict_.numbers.emplace_back();
+    found.call = fmt::format("{}, {}", label_, name_of(values));
+    found.array = actual.operand.name;
+    found.dtype = is_words ? "words" : core::name_of(dtype);
+    found.errors = compare_numbers(actual.content(), expected.content(), dtype, is_words);
+    const NumberErrors of_usual = compare_numbers(usual.content(), expected.content(), dtype, is_words);
+    found.default_relative = of_usual.relative();
+    const NumberErrors& errors = found.errors;
+    if (errors.wrong_kind > 0 && of_usual.wrong_kind == 0) {
+      problem(fmt::format(
+          "{}: {} has {} elements that are not finite where they should be, or finite where they should "
+          "not; the first is element {}: {}, expected {}",
+          found.call, found.array, errors.wrong_kind, errors.first_wrong_kind, errors.actual,
+          errors.expected));
+      return;
+    }
+    const double own = dtype == DType::bf16   ? allowed_bf16
+                       : dtype == DType::fp64 ? allowed_fp64
+                                              : allowed_fp32;
+    const double allowed = is_words ? 0.0 : std::max(own, allowed_times * found.default_relative);
+    if (errors.relative() <= allowed) return;
+    problem(fmt::format(
+        "{}: element {} of {} is {}, expected {}: {:.3g} ULP, an error of {:.2g} of the largest element, "
+        "where {:.2g} is allowed",
+        found.call, errors.worst, found.array, errors.actual, errors.expected, errors.ulp_max,
+        errors.relative(), allowed));
+  }
+
+  void other_bits(const std::string& because, const std::string& where, bool twice) {
+    (twice ? verdict_.same_bits_twice : verdict_.layout_free) = false;
+    verdict_.layout_free = false;
+    problem(fmt::format("{}: {} has other bits {}: a run with it depends on that", label_, where, because));
+  }
+
+  template <typename Op>
+  void check_bits(const Trial<Op>& trial) {
+    using Ways = typename Trial<Op>::Ways;
+    std::string where;
+    const std::optional<CheckedMemory> first = run(trial, 0, Ways{}, "a first run");
+    for (std::size_t i = 1; first.has_value() && !failed_ && i < std::size(thread_counts); ++i) {
+      const auto other = run(trial, i, Ways{}, "other threads");
+      if (other.has_value() && !same_bits(*first, *other, where))
+        other_bits(fmt::format("on {} threads than on 1", thread_counts[i]), where, false);
+    }
+    if (!first.has_value() || failed_) return;
+    if (const auto other = run(trial, 2, Ways{.shift = 1}, "other addresses");
+        other.has_value() && !same_bits(*first, *other, where))
+      other_bits("where its arrays begin at other addresses", where, false);
+    if (const auto other = run(trial, 1, Ways{.poison = std::byte{0}}, "zeros in what it writes");
+        other.has_value() && !failed_ && !same_bits(*first, *other, where))
+      other_bits("where its outputs and its workspace held something else before", where, true);
+    if (failed_) return;
+    const Disturber disturber(env_);
+    for (int repeat = 0; repeat < 3 && !failed_; ++repeat) {
+      if (const auto other = run(trial, 3, Ways{}, "beside a thread that disturbs");
+          other.has_value() && !same_bits(*first, *other, where))
+        other_bits("from one run to the next", where, true);
+    }
+  }
+
+  template <typename Op>
+  void check_aliases(const Trial<Op>& trial, const Op& shape) {
+    using Ways = typename Trial<Op>::Ways;
+    for (const AllowedAlias& alias : allowed_aliases) {
+      if (alias.op != Op::id || failed_) continue;
+      bool is_given = true;
+      Op::visit_operands(shape, [&](const auto& pointer, const Operand& operand) {
+        if (std::string_view(operand.name) == alias.read && operand.optional && pointer == nullptr)
+          is_given = false;
+      });
+      if (!is_given) continue;
+      const auto apart = run(trial, 1, Ways{}, "no alias");
+      const auto same = run(trial, 1, Ways{.alias = &alias}, "an alias");
+      std::string where;
+      if (apart.has_value() && same.has_value() && !same_bits(*apart, *same, where))
+        problem(fmt::format("{}: {} is wrong where {} is the same memory as {}, which the contract allows",
+                            label_, where, alias.written, alias.read));
+    }
+  }
+
+  Env& env_;
+  const Implementation& kernel_;
+  const Implementation& usual_;
+  const std::function<void(const std::string&)>& tell_;
+  std::vector<std::unique_ptr<KernelRunner>> runners_;
+  KernelVerdict verdict_;
+  std::string label_;
+  bool failed_ = false;  // in the call that is tried
+};
+
+}  // namespace
+
+Json KernelVerdict::json() const {
+  Json arrays = Json::array();
+  for (const CallVerdict& each : numbers) {
+    Json one = {{"call", each.call},
+                {"array", each.array},
+                {"dtype", each.dtype},
+                {"default_relative_error", each.default_relative}};
+    one.update(each.errors.json());
+    arrays.push_back(std::move(one));
+  }
+  return {{"op", op},
+          {"name", name},
+          {"passed", passed()},
+          {"calls", calls},
+          {"computed", computed},
+          {"same_bits_twice", same_bits_twice},
+          {"layout_free", layout_free},
+          {"problems", problems},
+          {"notes", notes},
+          {"arrays", arrays}};
+}
+
+Result<KernelVerdict> check_kernel(Env& env, const Implementation& kernel,
+                                   const std::function<void(const std::string&)>& tell) {
+  HF_TRY(const KernelTable usual, kernel_registry().choose(best_cpu_isa(), {}));
+  HF_TRY(const std::vector<CheckShape> shapes, check_shapes(env, kernel.op));
+  const KernelChoice& choice = usual[static_cast<std::size_t>(kernel.op)];
+  KernelChecker checker(env, kernel, *choice.order.back(), tell);
+  for (const CheckShape& shape : shapes) {
+    if (checker.gives_up()) break;
+    checker.check(shape);
+  }
+  return checker.finish();
+}
+
+}  // namespace holdfast::bench::kernel_kit

@@ -1,0 +1,48 @@
+// Checks of one kernel of a plug-in against the reference in double: its numbers, what it writes, and whether its bits
+// depend on anything but the call.
+//
+//   HF_TRY(const KernelVerdict verdict, check_kernel(env, implementation, tell));
+//   if (!verdict.passed()) ...
+//
+// The kernel runs in this process, which it may crash or keep for ever: run it in one of its own (program/main.cc).
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/implementation.h"
+#include "runtime/core/json.h"
+#include "runtime/core/result.h"
+#include "runtime/os/env.h"
+#include "tools/kernel_kit/number_errors.h"
+
+namespace holdfast::bench::kernel_kit {
+
+// CallVerdict is about the numbers of one array in one call.
+struct CallVerdict {
+  std::string call = {};   // "2x64x33 fp32, outliers"
+  std::string array = {};  // "y"
+  std::string dtype = {};
+  NumberErrors errors = {};
+  double default_relative = 0.0;  // that of the implementation that runs by default, on the same inputs
+};
+
+struct KernelVerdict {
+  std::string op = {}, name = {};
+  int calls = 0, computed = 0;            // calls that were offered, and that the kernel computes
+  std::vector<CallVerdict> numbers = {};  // of all arrays of all calls
+  bool same_bits_twice = true, layout_free = true;
+  std::vector<std::string> problems = {};  // a sentence each; the kernel is wrong
+  std::vector<std::string> notes = {};     // a sentence each; it is not
+
+  bool passed() const { return problems.empty(); }
+  Json json() const;
+};
+
+// Runs all checks. `tell` is called before each call of the kernel with what comes, which is the last word of a kernel
+// that crashes or hangs. An error is one of this program, not of the kernel.
+Result<KernelVerdict> check_kernel(Env& env, const Implementation& kernel,
+                                   const std::function<void(const std::string&)>& tell);
+
+}  // namespace holdfast::bench::kernel_kit

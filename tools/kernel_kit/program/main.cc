@@ -1,0 +1,255 @@
+// holdfast-kernel: the program that `holdfast kernel` runs. It finds the subcommand in a constant table.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdio>
+
+#include "kernels/plugin_loader.h"
+#include "runtime/cli/common/arguments.h"
+#include "runtime/cli/common/program.h"
+#include "runtime/core/text.h"
+#include "runtime/core/units.h"
+#include "runtime/os/console.h"
+#include "runtime/os/foreign_text.h"
+#include "runtime/os/paths.h"
+#include "runtime/os/processes.h"
+#include "tools/bench_native/synthetic_run.h"
+#include "tools/kernel_kit/check_report.h"
+#include "tools/kernel_kit/kernel_folder.h"
+
+namespace holdfast::cli {
+namespace {
+
+constexpr const char* usage =
+    "usage: holdfast kernel COMMAND ...\n"
+    "\n"
+    "Kernels of your own, without a build of Holdfast's tree. docs/kernels.md is the tutorial.\n"
+    "\n"
+    "  list                            the ops, and which implementations each has here\n"
+    "  contract OP                     what an op computes, and its struct in C\n"
+    "  header                          holdfast_kernel.h, the one file that a plug-in needs\n"
+    "  new OP [--lang cpp] [--out DIR] a folder (OP) with a kernel, a Makefile and the contract; `make` "
+    "there builds\n"
+    "                                  kernel.so, whose kernel has the name mine\n"
+    "  check FILE.so [--op OP] [--json] [--page FILE.html] [--seconds N]\n"
+    "                                  the plug-in's numbers against the reference in double, its bits on 1 "
+    "to 16\n"
+    "                                  threads, what it writes; in a process of its own, for N seconds at "
+    "most (300)\n"
+    "\n"
+    "Exit code 0, 1 where check finds something wrong, 2 where a word or a file is.\n";
+
+constexpr int wrong_kernel = 1;          // exit code of check
+constexpr std::string_view told = "@ ";  // begins a line of the child about what comes
+
+Result<int> list(Env&, const std::vector<std::string>& words) {
+  HF_TRY_VOID(outcome_of(Arguments::parse("kernel list", words, {}, {})));
+  HF_TRY(const KernelTable table, kernel_registry().choose(best_cpu_isa(), {}));
+  TextTable rows({"op", "part of a step", "kernel new writes", "runs here", "implementations"}, 5);
+  for (std::size_t index = 0; index < op_count; ++index) {
+    const auto op = static_cast<OpId>(index);
+    std::vector<std::string_view> names;
+    for (const Implementation* each : kernel_registry().of(op)) {
+      if (std::ranges::find(names, each->name) == names.end()) names.emplace_back(each->name);
+    }
+    rows.add({name_of(op), name_of(class_of(op)),
+              kernel_kit::has_whole_kernel(op) ? "a whole kernel" : "a skeleton", table[index].first().name,
+              fmt::format("{}", fmt::join(names, ", "))});
+  }
+  fmt::print("{}", rows.text());
+  return 0;
+}
+
+Result<int> contract(Env&, const std::vector<std::string>& words) {
+  HF_TRY(const Arguments arguments, Arguments::parse("kernel contract", words, {"OP"}, {}));
+  HF_TRY(const OpId op, kernel_kit::op_of_name(arguments.positional(0)));
+  fmt::print("{}", kernel_kit::contract_of(op));
+  return 0;
+}
+
+Result<int> header(Env&, const std::vector<std::string>& words) {
+  HF_TRY_VOID(outcome_of(Arguments::parse("kernel header", words, {}, {})));
+  fmt::print("{}", kernel_kit::plugin_header());
+  return 0;
+}
+
+Result<int> make_new(Env& env, const std::vector<std::string>& words) {
+  HF_TRY(const Arguments arguments, Arguments::parse("kernel new", words, {"OP"}, {"lang", "out"}));
+  kernel_kit::FolderTerms terms;
+  HF_TRY(terms.op, kernel_kit::op_of_name(arguments.positional(0)));
+  terms.language = arguments.text("lang", "cpp");
+  terms.folder = arguments.text("out", arguments.positional(0));
+  terms.program = program_directory() + "/holdfast";
+  HF_TRY_VOID(kernel_kit::make_kernel_folder(env, terms));
+  const std::string folder = shell_word(terms.folder);
+  fmt::print("{}: {}\n  make -C {}\n  holdfast kernel check {}/kernel.so\n", terms.folder,
+             kernel_kit::has_whole_kernel(terms.op) ? "a kernel that is whole, simple and right"
+                                                    : "a skeleton, which computes no call yet",
+             folder, folder);
+  return 0;
+}
+
+// The child: checks the kernels in this process, which they may end, and writes what it found to a file.
+Result<int> check_here(Env& env, const std::vector<std::string>& words) {
+  HF_TRY(const Arguments arguments, Arguments::parse("kernel check", words, {"FILE.so"}, {"op", "result"}));
+  const std::string& path = arguments.positional(0);
+  fmt::print("{}loading it\n", told);
+  std::fflush(stdout);
+  HF_TRY(const KernelRegistry* registry, registry_with_plugins(env, {path}));
+  kernel_kit::CheckReport report;
+  std::vector<std::string> names;
+  for (std::size_t index = 0; index < op_count; ++index) {
+    for (const Implementation* each : registry->of(static_cast<OpId>(index))) {
+      if (each->plugin == nullptr) continue;
+      report.plugin = text_of(*each->plugin->file);
+      names.emplace_back(op_names[index]);
+      if (arguments.has("op") && arguments.text("op", "") != op_names[index]) continue;
+      HF_TRY(kernel_kit::KernelVerdict verdict,
+             kernel_kit::check_kernel(env, *each, [&](const std::string& what) {
+               fmt::print("{}{} of {}: {}\n", told, each->name, op_names[index], what);
+               std::fflush(stdout);
+             }));
+      report.kernels.push_back(std::move(verdict));
+    }
+  }
+  if (report.kernels.empty())
+    return fail(ExitCode::config, "plug-in {} has no kernel for {}; it has some for {}", path,
+                arguments.text("op", ""), fmt::join(names, ", "));
+  HF_TRY_VOID(env.replace_text(arguments.text("result", ""), Json{{"document", report.json()},
+                                                                  {"text", kernel_kit::text_of(report)},
+                                                                  {"page", kernel_kit::page_of(report)}}
+                                                                 .dump()));
+  return 0;
+}
+
+// Returns the last thing that the child said would come.
+std::string last_told(const std::string& output) {
+  const std::size_t line = output.rfind(std::string("\n") + std::string(told));
+  const std::size_t begin = line != std::string::npos ? line + 1 : 0;
+  if (!std::string_view(output).substr(begin).starts_with(told)) return "it began";
+  return output.substr(begin + told.size(), output.find('\n', begin) - begin - told.size());
+}
+
+// Returns what the child complained of, without the lines of what would come.
+std::string complaint_in(const std::string& output) {
+  std::string text = output.substr(std::min(output.size(), output.rfind("holdfast: ")));
+  constexpr std::string_view name = "holdfast: ";
+  if (text.starts_with(name)) text.erase(0, name.size());
+  while (text.ends_with('\n')) text.pop_back();
+  return text.empty() ? "it ended without a word" : text;
+}
+
+struct CheckTerms {
+  std::string path = {}, op = {};
+  std::int64_t seconds = 300;
+  bool as_json = false;
+  std::string page = {};
+};
+
+int failed(const CheckTerms& terms, const std::string& sentence) {
+  if (terms.as_json) {
+    const Json document{
+        {"plugin", terms.path}, {"passed", false}, {"kernels", Json::array()}, {"error", sentence}};
+    fmt::print("{}\n", document.dump(1));
+  } else {
+    fmt::print("wrong: plug-in {} {}\n", terms.path, sentence);
+  }
+  return wrong_kernel;
+}
+
+Result<int> show(Env& env, const CheckTerms& terms, const std::string& result_path) {
+  HF_TRY(const std::string text, env.read_text(result_path));
+  const Json result = Json::parse(text);
+  const Json& document = result.at("document");
+  if (!terms.page.empty()) {
+    const Result<void> written = env.replace_text(terms.page, result.at("page").get<std::string>());
+    if (!written.ok()) return fail(ExitCode::config, "--page: {}", written.error().message);
+  }
+  if (terms.as_json) {
+    fmt::print("{}\n", document.dump(1));
+  } else {
+    fmt::print("{}", result.at("text").get<std::string>());
+  }
+  return document.at("passed").get<bool>() ? 0 : wrong_kernel;
+}
+
+Result<int> check(Env& env, const std::vector<std::string>& words) {
+  HF_TRY(const Arguments arguments,
+         Arguments::parse("kernel check", words, {"FILE.so"}, {"op", "page", "seconds"}, {"json"}));
+  CheckTerms terms{.path = arguments.positional(0), .op = arguments.text("op", "")};
+  if (arguments.has("op")) HF_TRY_VOID(outcome_of(kernel_kit::op_of_name(terms.op)));
+  HF_TRY(terms.seconds, arguments.integer("seconds", terms.seconds, 1));
+  terms.as_json = arguments.has("json");
+  terms.page = arguments.text("page", "");
+  HF_TRY(const std::unique_ptr<ScratchDirectory> scratch, ScratchDirectory::make(env));
+  const std::string result = scratch->file("result.json");
+  std::vector<std::string> child = {program_path(), "check-here", terms.path, "--result=" + result};
+  if (!terms.op.empty()) child.push_back("--op=" + terms.op);
+  HF_TRY(const CommandEnd end,
+         env.run_command({.line = "exec " + words_for_shell(child), .timeout_ms = terms.seconds * 1000}));
+  switch (end.how) {
+    case CommandEnd::How::timed_out:
+      return failed(terms, fmt::format("did not answer for {} s; the last thing: {}", terms.seconds,
+                                       last_told(end.output)));
+    case CommandEnd::How::killed:
+      return failed(
+          terms,
+          fmt::format("ended the process by {}{}; the last thing: {}",
+                      text_of(ProcessEnd{.killed = true, .code = end.code}),
+                      end.code == SIGSEGV || end.code == SIGBUS ? ": it uses memory that is not its own" : "",
+                      last_told(end.output)));
+    case CommandEnd::How::cancelled:
+    case CommandEnd::How::exited:
+      break;
+  }
+  if (end.code == 0) return show(env, terms, result);
+  if (end.code == static_cast<int>(ExitCode::config))
+    return Error{ExitCode::config, complaint_in(end.output)};
+  return failed(terms, fmt::format("ended the process with exit code {}; the last thing: {}", end.code,
+                                   last_told(end.output)));
+}
+
+struct Subcommand {
+  std::string_view name;
+  Result<int> (*run)(Env& env, const std::vector<std::string>& words);
+};
+constexpr std::array<Subcommand, 6> subcommands = {{{"list", list},
+                                                    {"contract", contract},
+                                                    {"header", header},
+                                                    {"new", make_new},
+                                                    {"check", check},
+                                                    {"check-here", check_here}}};
+
+Result<int> run_subcommand(const std::vector<std::string>& words) {
+  const std::string name = words.empty() ? "" : words.front();
+  const auto* found = std::ranges::find(subcommands, name, &Subcommand::name);
+  if (found != subcommands.end()) return found->run(posix_env(), {words.begin() + 1, words.end()});
+  std::vector<std::string_view> names;
+  for (const Subcommand& each : std::span(subcommands).first(subcommands.size() - 1))
+    names.push_back(each.name);
+  const std::string near = closest(name, names);
+  return fail(ExitCode::config, "kernel needs one of {}, got {}{}\n{}", fmt::join(names, ", "),
+              name.empty() ? "nothing" : name, near.empty() ? "" : fmt::format(", did you mean {}?", near),
+              usage);
+}
+
+int run_kernel(const std::vector<std::string>& words) {
+  if (wants_help(words)) {
+    fmt::print("{}", usage);
+    return with_output(0);
+  }
+  const Result<int> outcome = run_subcommand(words);
+  return with_output(outcome.ok() ? *outcome : complain(outcome.error()));
+}
+
+}  // namespace
+}  // namespace holdfast::cli
+
+int main(int argc, char** argv) {
+  using namespace holdfast;
+  if (os::posix_env().variable("HOLDFAST_CORE_FILES") != "1") os::forbid_core_files();
+  return cli::run_program(argc, argv, cli::run_kernel);
+}
