@@ -4,7 +4,8 @@
 
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/team.h"
-#include "runtime/core/check.h"
+#include "runtime/os/console.h"
+#include "runtime/os/env.h"
 
 namespace holdfast::kernels {
 namespace {
@@ -76,7 +77,11 @@ void Implementation::run_on(const cpu::Context& context, const void* arguments) 
   call.team = &context;
   call.parallel_for = run_parts;
   const int code = plugin->kernel->launch(&call, workspace, nullptr);
-  HF_CHECK(code == 0, "{} returned {} instead of 0", plugin->text, code);
+  if (code == 0) return;
+  // Nothing can go on with numbers that were not computed, and others may without this process.
+  print_message("{}, returned {} instead of 0: it has not computed its call, and this process ends",
+                plugin->text, code);
+  posix_env().kill_self();
 }
 
 }  // namespace holdfast::kernels

@@ -180,6 +180,8 @@ Result<std::unique_ptr<LoadedPlugin>> load_plugin(Env& env, const std::string& p
     return refused(path, "the system does not load it: {}; link what it needs, and see `nm -u`",
                    printable(reason == nullptr ? "unknown reason" : reason));
   }
+  if (env.text_or_empty(path) != *bytes)
+    return refused(path, "it was written anew while it was loaded; start again");
   HF_TRY_VOID(take_kernels(*plugin, library));
   return plugin;
 }

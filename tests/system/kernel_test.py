@@ -349,6 +349,12 @@ class RunTest(unittest.TestCase):
         refused = run.start(1, overrides=["--kernels.add=mine", "--training.steps=8"]).expect_exit(2)
         self.assertIn('kernels.add = "mine" (command line): there is no such implementation', refused)
 
+    def test_return_code_is_told(self):
+        build(self.file, COMPUTE="return 7;", **BROKEN)
+        start = self.scene.run("code").start(1, overrides=[f"--kernels.plugins={self.file}", "--kernels.rmsnorm_forward=mine"])
+        start.wait()
+        self.assertRegex(start.output(), r"holdfast: kernel mine of rmsnorm_forward, of the plug-in \S*/mine.so, returned 7 instead of 0: it has not computed its call")
+
     def test_crash_is_named(self):
         build(self.file, COMPUTE="((volatile int*)8)[0] = 1;", **BROKEN)
         start = self.scene.run("crash").start(2, overrides=[f"--kernels.plugins={self.file}", "--kernels.rmsnorm_forward=mine"])
