@@ -1,6 +1,7 @@
 #include "runtime/metrics/metrics_sink.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "runtime/run/event_reading.h"
@@ -9,6 +10,31 @@ namespace holdfast::metrics {
 namespace {
 
 constexpr std::size_t own_lines_max = 4'096;  // those before are read as another's
+
+// Returns the lowest step that these lines make or have made, or that a start among them goes on behind.
+std::uint64_t lowest_step(const std::deque<std::string>& lines) {
+  std::uint64_t lowest = std::numeric_limits<std::uint64_t>::max();
+  for (const std::string& line : lines) {
+    const Json event = Json::parse_any(line);
+    if (const auto start = event_as<StartEvent>(event)) {
+      lowest = std::min(lowest, start->resumed_from_step.value.value_or(0) + 1);
+    } else if (event_kind(event) == StepEvent::kind) {
+      lowest = std::min(lowest, event_step(event).value_or(lowest));
+    }
+  }
+  return lowest;
+}
+
+// Returns the first step that was made in these lines; none: the highest number.
+std::uint64_t first_step(std::string_view lines) {
+  while (!lines.empty()) {
+    const std::size_t end = std::min(lines.find('\n'), lines.size());
+    const Json event = Json::parse_any(lines.substr(0, end));
+    if (event_kind(event) == StepEvent::kind && event_step(event).has_value()) return *event_step(event);
+    lines.remove_prefix(std::min(end + 1, lines.size()));
+  }
+  return std::numeric_limits<std::uint64_t>::max();
+}
 
 }  // namespace
 
@@ -101,13 +127,22 @@ bool MetricsSink::begin_book() {
   if (!state.is_object()) return true;
   book_.begin_from(state);
   counted_bytes_ = std::min(count_of(state, "counted_bytes", end), end);
-  const std::uint64_t begin = counted_bytes_ > tail_bytes ? counted_bytes_ - tail_bytes : 0;
-  const Result<std::string> before = log->read(begin, counted_bytes_ - begin);
-  for_each_event(before.ok() ? *before : "", [&](const Json& event) {
+  for_each_event(text_before(*log), [&](const Json& event) {
     book_.remind(event);
     if (tensorboard_.has_value()) tensorboard_->skip(event);
   });
   return true;
+}
+
+// Returns the end of what is counted of the log: tail_bytes, and more where this writer makes older steps again.
+std::string MetricsSink::text_before(const LogReader& log) const {
+  const std::uint64_t lowest = lowest_step(own_);
+  for (std::uint64_t bytes = std::min(tail_bytes, counted_bytes_);;
+       bytes = std::min(4 * bytes, counted_bytes_)) {
+    const Result<std::string> text = log.read(counted_bytes_ - bytes, bytes);
+    if (!text.ok()) return "";
+    if (bytes == counted_bytes_ || first_step(*text) <= lowest) return *text;
+  }
 }
 
 // Takes a line of the log. Those before an own one that is there never come: they were dropped, with a line that says so.

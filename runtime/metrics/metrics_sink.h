@@ -55,6 +55,7 @@ class MetricsSink final : public LineSink {
   void settle();
   void read_log();
   bool begin_book();
+  std::string text_before(const LogReader& log) const;
   void take_line(std::string_view line);
   void count(std::string_view line, bool is_own);
   void show();

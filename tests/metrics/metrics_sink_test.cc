@@ -173,6 +173,27 @@ TEST_F(MetricsSinkTest, ALongLogIsNotReadAgain) {
   EXPECT_GT(counted, number / 4);
 }
 
+// A job whose memory is lost goes on from a checkpoint of long ago: what it loses is known all the same.
+TEST_F(MetricsSinkTest, StepsThatAreMadeAgainAreFoundFarBack) {
+  std::uint64_t number = 0;
+  {
+    const auto sink = begin(/*every_ms=*/3'600'000);
+    while (log_bytes(env_, paths_) < 3 * MetricsSink::tail_bytes) step(*sink, ++number);
+  }
+  {
+    const auto sink = begin();
+    EventLine line;
+    EXPECT_TRUE(
+        sink->insist(
+                put_event(StartEvent{.time_us = env_.wall_time_us(), .resumed_from_step = {10}}, line).end())
+            .ok());
+    for (std::uint64_t again = 11; again < 20; ++again) step(*sink, again);
+  }
+  MetricsBook all;
+  for_each_event(env_.text_or_empty(paths_.events()), [&](const Json& each) { all.take(each); });
+  EXPECT_EQ(metrics(), all.text());
+}
+
 // Refuses to open the log as often as a test says.
 class DeafEnv final : public ForwardingEnv {
  public:
