@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "runtime/core/json.h"
@@ -15,6 +16,17 @@ namespace holdfast::run {
 namespace {
 
 constexpr std::uint64_t record_bytes_max = 4096;
+
+// Return the highest number where that of a damaged record would be higher.
+std::int64_t sum_of(std::int64_t one, std::int64_t other) {
+  std::int64_t sum = 0;
+  return __builtin_add_overflow(one, other, &sum) ? std::numeric_limits<std::int64_t>::max() : sum;
+}
+std::int64_t rank_time(std::int64_t time_us, std::int64_t ranks) {
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(time_us, ranks, &product) ? std::numeric_limits<std::int64_t>::max()
+                                                          : product;
+}
 
 // An older version has counted the time alone, in which `ranks` are taken to have trained.
 std::optional<FailureRecord> parse_record(const std::string& text, std::int64_t ranks) {
@@ -29,11 +41,13 @@ std::optional<FailureRecord> parse_record(const std::string& text, std::int64_t 
   if (std::max({failures, time, since}) >= missing) return std::nullopt;
   const std::uint64_t counted = is_old ? static_cast<std::uint64_t>(ranks) : number_of("ranks");
   if (counted == 0 || counted > most_ranks || (is_old && time > most_us)) return std::nullopt;
-  return FailureRecord{.failures = static_cast<std::int64_t>(failures),
-                       .rank_us = static_cast<std::int64_t>(is_old ? time * counted : time),
-                       .since_us = static_cast<std::int64_t>(since),
-                       .ranks = static_cast<std::int64_t>(counted),
-                       .ended = text_of(json, "state") == "ended"};
+  return FailureRecord{
+      .failures = static_cast<std::int64_t>(failures),
+      .rank_us = is_old ? rank_time(static_cast<std::int64_t>(time), static_cast<std::int64_t>(counted))
+                        : static_cast<std::int64_t>(time),
+      .since_us = static_cast<std::int64_t>(since),
+      .ranks = static_cast<std::int64_t>(counted),
+      .ended = text_of(json, "state") == "ended"};
 }
 
 std::optional<FailureRecord> read_record(Env& env, const RunPaths& paths, std::int64_t ranks) {
@@ -46,7 +60,7 @@ std::optional<FailureRecord> read_record(Env& env, const RunPaths& paths, std::i
 // Returns the time since the record began to count, times its ranks.
 std::int64_t newest_rank_us(const FailureRecord& record, std::int64_t now_us) {
   if (record.since_us == 0 || record.ended) return 0;
-  return std::max<std::int64_t>(now_us - record.since_us, 0) * record.ranks;
+  return rank_time(std::max<std::int64_t>(now_us - record.since_us, 0), record.ranks);
 }
 
 // The time of the last event of the starts before this one, or 0.
@@ -78,11 +92,11 @@ std::string FailureTally::begin_start(Env& env, const RunPaths& paths, std::int6
     record_ = *known;
     if (!record_.ended) {
       ++record_.failures;
-      record_.rank_us += newest_rank_us(record_, last_event_us(env, paths));
+      record_.rank_us = sum_of(record_.rank_us, newest_rank_us(record_, last_event_us(env, paths)));
     }
   } else if (const Result<LogTail> tail = read_log_tail(env, paths, tail_bytes); tail.ok()) {
     const RunHistory history = parse_history(tail->lines);
-    record_ = {.failures = history.failures, .rank_us = history.running_us * ranks};
+    record_ = {.failures = history.failures, .rank_us = rank_time(history.running_us, ranks)};
     if (history.start_under_way) ++record_.failures;  // it has died
     if (!tail->whole) {
       note = fmt::format(
@@ -100,14 +114,15 @@ void FailureTally::go_on(Env& env, const RunPaths& paths, std::int64_t ranks) {
   const std::int64_t now_us = env.wall_time_us();
   if (record_.since_us == 0)  // this process has not led before
     record_ = read_record(env, paths, ranks).value_or(FailureRecord{.since_us = now_us, .ranks = ranks});
-  record_.rank_us += newest_rank_us(record_, now_us);
+  record_.rank_us = sum_of(record_.rank_us, newest_rank_us(record_, now_us));
   record_.since_us = now_us;
   record_.ranks = ranks;
+  record_.ended = false;  // a rank that has left may have recorded its own end
 }
 
 void FailureTally::end(bool failed, std::int64_t now_us) {
   if (failed) ++record_.failures;
-  record_.rank_us += newest_rank_us(record_, now_us);
+  record_.rank_us = sum_of(record_.rank_us, newest_rank_us(record_, now_us));
   record_.ended = true;
 }
 

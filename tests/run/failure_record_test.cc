@@ -118,6 +118,21 @@ TEST_F(FailureTallyTest, ASuccessorGoesOnWithTheCounts) {
   expect(2, 7.0);
 }
 
+// A rank that left the run, which went on, may have recorded its own end.
+TEST_F(FailureTallyTest, ASuccessorGoesOnAfterAnEndThatWasNone) {
+  begin(100);
+  end(110, /*failed=*/false);
+  tally_ = {};
+  env_.wall_us = 115 * second_us;
+  tally_.go_on(env_, paths_, 1);
+  env_.wall_us = 125 * second_us;
+  expect(0, 20.0);
+  tally_.writing(env_, paths_)();
+  step(125);
+  begin(200);  // the start died without a word
+  expect(1, 20.0);
+}
+
 // What fails are ranks: 10 s of 4 ranks and 20 s of 2 are 80 rank-seconds, which 8 ranks have in 10 s.
 TEST_F(FailureTallyTest, CountsTheTimeOfAllRanks) {
   begin(100, /*ranks=*/4);
