@@ -30,8 +30,11 @@ class MetricsBook {
   // Returns what another book goes on from: begin_from() is as if it had taken the same events. The newest steps before it
   // follow by remind(), for the case that they are made again.
   Json state() const;
+  // Returns whether this version knows such a state.
+  static bool knows(const Json& state);
   void begin_from(const Json& state);
   void remind(const Json& event) { incidents_->remind(event); }
+  std::uint64_t highest_step() const { return incidents_->highest_step(); }  // that was ever made
   // Takes the next event of the log. Kinds that this version does not know are counted.
   void take(const Json& event);
   // Returns all metrics as OpenMetrics text without time stamps, which parsers of Prometheus' format 0.0.4 read, too.

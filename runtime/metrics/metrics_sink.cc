@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "runtime/run/event_reading.h"
 
@@ -11,30 +12,31 @@ namespace {
 
 constexpr std::size_t own_lines_max = 4'096;  // those before are read as another's
 
-// Returns the lowest step that these lines make or have made, or that a start among them goes on behind.
-std::uint64_t lowest_step(const std::deque<std::string>& lines) {
-  std::uint64_t lowest = std::numeric_limits<std::uint64_t>::max();
-  for (const std::string& line : lines) {
-    const Json event = Json::parse_any(line);
-    if (const auto start = event_as<StartEvent>(event)) {
-      lowest = std::min(lowest, start->resumed_from_step.value.value_or(0) + 1);
-    } else if (event_kind(event) == StepEvent::kind) {
-      lowest = std::min(lowest, event_step(event).value_or(lowest));
-    }
-  }
-  return lowest;
-}
+constexpr std::uint64_t reminder_bytes = std::uint64_t{64} << 20;  // some 150,000 steps
 
-// Returns the first step that was made in these lines; none: the highest number.
-std::uint64_t first_step(std::string_view lines) {
-  while (!lines.empty()) {
-    const std::size_t end = std::min(lines.find('\n'), lines.size());
-    const Json event = Json::parse_any(lines.substr(0, end));
-    if (event_kind(event) == StepEvent::kind && event_step(event).has_value()) return *event_step(event);
-    lines.remove_prefix(std::min(end + 1, lines.size()));
+// Steps of which an event is looked for. Of very many only the highest count.
+class StepsToFind {
+ public:
+  StepsToFind(std::uint64_t lowest, std::uint64_t highest) {
+    constexpr std::uint64_t most = 200'000;
+    if (lowest > highest) return;
+    first_ = std::max(lowest, highest - std::min(highest, most));
+    is_found_.resize(highest - first_ + 1);
+    left_ = is_found_.size();
   }
-  return std::numeric_limits<std::uint64_t>::max();
-}
+  void find(const Json& event) {
+    const std::uint64_t step = event_kind(event) == StepEvent::kind ? event_step(event).value_or(0) : 0;
+    if (step < first_ || step - first_ >= is_found_.size() || is_found_[step - first_]) return;
+    is_found_[step - first_] = true;
+    --left_;
+  }
+  bool are_found() const { return left_ == 0; }
+
+ private:
+  std::uint64_t first_ = 0;
+  std::size_t left_ = 0;
+  std::vector<bool> is_found_;
+};
 
 }  // namespace
 
@@ -125,24 +127,58 @@ bool MetricsSink::begin_book() {
   const Json state = Json::parse_any(env_->text_or_empty(settings_.paths.metrics_state()));
   counted_bytes_ = end > tail_bytes ? end - tail_bytes : 0;
   if (!state.is_object()) return true;
+  if (!MetricsBook::knows(state)) {  // of another version: all is counted again, once
+    counted_bytes_ = 0;
+    return true;
+  }
   book_.begin_from(state);
-  counted_bytes_ = std::min(count_of(state, "counted_bytes", end), end);
-  for_each_event(text_before(*log), [&](const Json& event) {
-    book_.remind(event);
-    if (tensorboard_.has_value()) tensorboard_->skip(event);
-  });
+  const std::uint64_t counted = count_of(state, "counted_bytes", end);
+  counted_bytes_ = counted > log->bytes() ? end : counted;
+  remind(*log);
   return true;
 }
 
-// Returns the end of what is counted of the log: tail_bytes, and more where this writer makes older steps again.
-std::string MetricsSink::text_before(const LogReader& log) const {
-  const std::uint64_t lowest = lowest_step(own_);
-  for (std::uint64_t bytes = std::min(tail_bytes, counted_bytes_);;
-       bytes = std::min(4 * bytes, counted_bytes_)) {
-    const Result<std::string> text = log.read(counted_bytes_ - bytes, bytes);
-    if (!text.ok()) return "";
-    if (bytes == counted_bytes_ || first_step(*text) <= lowest) return *text;
+// Reminds the book of the steps before its state that are made again from here on, as far as it must and may go back: always of
+// those in tail_bytes.
+void MetricsSink::remind(const LogReader& log) {
+  StepsToFind steps(lowest_step(log), book_.highest_step());
+  std::vector<std::string> pieces;  // the newest first
+  std::uint64_t end = counted_bytes_;
+  while (end > 0 && counted_bytes_ - end < reminder_bytes && (pieces.empty() || !steps.are_found())) {
+    const std::uint64_t begin = end > tail_bytes ? end - tail_bytes : 0;
+    Result<std::string> piece = log.read(begin, end - begin);
+    if (!piece.ok()) break;
+    // The next piece ends with the line that this one begins in.
+    const std::size_t newline = begin == 0 ? std::string::npos : piece->find('\n');
+    const std::uint64_t skipped = newline == std::string::npos ? 0 : newline + 1;
+    end = begin + (skipped < piece->size() ? skipped : 0);
+    piece->erase(0, skipped < piece->size() ? skipped : 0);
+    for_each_event(*piece, [&](const Json& event) { steps.find(event); });
+    pieces.push_back(std::move(piece).value());
   }
+  for (std::size_t i = pieces.size(); i-- > 0;) {
+    for_each_event(pieces[i], [&](const Json& event) {
+      book_.remind(event);
+      if (tensorboard_.has_value()) tensorboard_->skip(event);
+    });
+  }
+}
+
+// Returns the lowest step that the lines which are not counted make, or that a start among them goes on behind.
+std::uint64_t MetricsSink::lowest_step(const LogReader& log) const {
+  std::uint64_t lowest = std::numeric_limits<std::uint64_t>::max();
+  const auto look = [&](const Json& event) {
+    if (const auto start = event_as<StartEvent>(event)) {
+      lowest = std::min(lowest, start->resumed_from_step.value.value_or(0) + 1);
+    } else if (event_kind(event) == StepEvent::kind) {
+      lowest = std::min(lowest, event_step(event).value_or(lowest));
+    }
+  };
+  for (const std::string& line : own_) look(Json::parse_any(line));
+  const std::uint64_t bytes = std::min(log.bytes() - counted_bytes_, reminder_bytes);
+  const Result<std::string> uncounted = log.read(counted_bytes_, bytes);
+  if (uncounted.ok()) for_each_event(*uncounted, look);
+  return lowest;
 }
 
 // Takes a line of the log. Those before an own one that is there never come: they were dropped, with a line that says so.

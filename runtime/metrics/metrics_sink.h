@@ -5,7 +5,8 @@
 // The numbers are of the whole run and of all that write its log, other ranks and the launcher: a line is written before it is
 // counted, and where the log has grown by anything but the lines of this writer, what it has more is read. So the file says at
 // each moment what `holdfast metrics` makes of the log. A writer goes on from RUN/metrics_state.json, so that its work does not
-// grow with the run; without that file it counts from the newest tail_bytes of the log on.
+// grow with the run; without that file it counts from the newest tail_bytes of the log on. Of the log before it reads as much as
+// it needs to know the steps that are made again.
 // A line that somebody waits for is counted with the next one, and one that waits for the disk when it is in the log. What cannot
 // be written or read is tried again later; training and its log never fail for it.
 #pragma once
@@ -55,7 +56,8 @@ class MetricsSink final : public LineSink {
   void settle();
   void read_log();
   bool begin_book();
-  std::string text_before(const LogReader& log) const;
+  void remind(const LogReader& log);
+  std::uint64_t lowest_step(const LogReader& log) const;
   void take_line(std::string_view line);
   void count(std::string_view line, bool is_own);
   void show();

@@ -88,7 +88,8 @@ class IncidentReader {
   SpanTimes times_us() const;
   SpanTimes rank_times_us() const;
   std::uint64_t lost_steps() const;
-  RankPrice price() const;  // of the newest start
+  std::uint64_t highest_step() const;  // that was ever made
+  RankPrice price() const;             // of the newest start
   IncidentLog finish() &&;
 
  private:

@@ -27,13 +27,13 @@ class MetricsSinkTest : public testing::Test {
   }
   void step(MetricsSink& sink, std::uint64_t number) {
     EventLine line;
-    EXPECT_TRUE(sink.append(put_event(StepEvent{.time_us = env_.wall_time_us(),
-                                                .step = number,
-                                                .loss = 2.5,
-                                                .step_duration_ms = 1},
-                                      line)
-                                .end())
-                    .ok());
+    EXPECT_TRUE(
+        sink.append(put_event(
+                        StepEvent{
+                            .time_us = time_us_ += 1'000, .step = number, .loss = 2.5, .step_duration_ms = 1},
+                        line)
+                        .end())
+            .ok());
   }
   std::string metrics() { return env_.text_or_empty(paths_.metrics()); }
 
@@ -41,6 +41,7 @@ class MetricsSinkTest : public testing::Test {
   TemporaryDirectory folder_;
   RunPaths paths_{folder_.path() + "/run"};
   bool may_write_ = true;
+  std::int64_t time_us_ = env_.wall_time_us();  // of the newest step
 };
 
 TEST_F(MetricsSinkTest, CountersAreOfTheWholeRun) {
@@ -184,14 +185,60 @@ TEST_F(MetricsSinkTest, StepsThatAreMadeAgainAreFoundFarBack) {
     const auto sink = begin();
     EventLine line;
     EXPECT_TRUE(
-        sink->insist(
-                put_event(StartEvent{.time_us = env_.wall_time_us(), .resumed_from_step = {10}}, line).end())
-            .ok());
+        sink->insist(put_event(StartEvent{.time_us = time_us_, .resumed_from_step = {10}}, line).end()).ok());
     for (std::uint64_t again = 11; again < 20; ++again) step(*sink, again);
   }
   MetricsBook all;
   for_each_event(env_.text_or_empty(paths_.events()), [&](const Json& each) { all.take(each); });
   EXPECT_EQ(metrics(), all.text());
+}
+
+// It went back before, too, and has made fewer steps since: the newest lines have not the steps that come again.
+TEST_F(MetricsSinkTest, StepsOfTwoRollBacksAreFound) {
+  const auto go_on_behind = [&](MetricsSink& sink, std::uint64_t number) {
+    EventLine line;
+    const StartEvent start{.time_us = time_us_, .resumed_from_step = {number}};
+    EXPECT_TRUE(sink.insist(put_event(start, line).end()).ok());
+  };
+  std::uint64_t number = 0;
+  {
+    const auto sink = begin(/*every_ms=*/3'600'000);
+    while (log_bytes(env_, paths_) < 3 * MetricsSink::tail_bytes) step(*sink, ++number);
+  }
+  {
+    const auto sink = begin(/*every_ms=*/3'600'000);
+    go_on_behind(*sink, 10);
+    for (std::uint64_t again = 11; again < number / 2; ++again) step(*sink, again);
+  }
+  {
+    // Killed before it wrote its metrics a second time: the launcher counts its steps.
+    EventLog log(env_, paths_.events());
+    log.write(StartEvent{.time_us = time_us_, .resumed_from_step = {number / 2 - 5}});
+    for (std::uint64_t again = number / 2 - 4; again < number / 2 + 9; ++again)
+      log.write(StepEvent{.time_us = time_us_ += 1'000, .step = again, .step_duration_ms = 1});
+  }
+  renew_metrics(env_, paths_);
+  MetricsBook all;
+  for_each_event(env_.text_or_empty(paths_.events()), [&](const Json& each) { all.take(each); });
+  EXPECT_EQ(metrics(), all.text());
+}
+
+// Its first line waits for a disk that is full: nothing that is counted is counted again.
+TEST_F(MetricsSinkTest, AWriterWhoseFirstLineWaitsCountsNothingTwice) {
+  {
+    const auto sink = begin();
+    for (std::uint64_t number = 1; number <= 3; ++number) step(*sink, number);
+  }
+  FaultyEnv env(env_);
+  env.inject({.operation = Operation::append_line, .reason = ENOSPC});
+  {
+    MetricsSink sink(env_, std::make_unique<EventLog>(env, paths_.events()),
+                     MetricsSink::Settings{.paths = paths_, .every_ms = 1});
+    step(sink, 4);
+    EXPECT_THAT(metrics(), HasSubstr("\nholdfast_steps_total 3\n"));
+    ASSERT_TRUE(sink.flush().ok());
+  }
+  EXPECT_THAT(metrics(), HasSubstr("\nholdfast_steps_total 4\n"));
 }
 
 // Refuses to open the log as often as a test says.
