@@ -50,7 +50,9 @@ Answer replicas(const Config& config, const ArmedFacts& facts) {
   if (!no_snapshots(config, facts).empty()) return off("no snapshots");
   if (config.checkpoint.replicas == "off") return off("checkpoint.replicas = \"off\"");
   if (facts.copies < 2) return off("one copy of the model");
-  if (!facts.has_buddies) return off("one host, and checkpoint.replicas = \"auto\"");
+  if (!facts.has_buddies)
+    return off(fmt::format("{}, and checkpoint.replicas = \"auto\"",
+                           facts.hosts > 1 ? "no other host has the same part of the model" : "one host"));
   if (facts.tiers != SnapshotTiers::all) return off("no memory: " + facts.lacks_memory);
   return on(facts.replicas_cross_hosts ? "on another host" : "of another rank, not all on another host");
 }

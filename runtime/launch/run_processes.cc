@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t look_us = 10'000;
 constexpr std::int64_t longest_death_ms = 10'000;
-constexpr std::int64_t longest_ending_ms = 2'000;
+constexpr std::int64_t longest_ending_ms = 5'000;
 
 // Returns the directory of the start that a process belongs to; empty if it belongs to none. `environment`:
 // NAME=value, each followed by a zero byte, as in /proc/ID/environ.

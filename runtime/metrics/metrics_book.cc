@@ -17,6 +17,7 @@ namespace {
 // Things of one kind that a run may name: more than anybody looks at.
 constexpr std::size_t series_max = 1000;
 constexpr std::string_view prefix = "holdfast_";
+constexpr std::uint64_t state_version = 2;  // since then times of ranks and the highest step are in it
 
 // Fields that tell things of one kind from each other.
 struct KindLabels {
@@ -146,7 +147,14 @@ Json MetricsBook::state() const {
     families[name] = {
         {"counts", family.type == Type::counter}, {"help", family.help}, {"values", std::move(values)}};
   }
-  return {{"run", run_}, {"families", std::move(families)}, {"incidents", incidents_->state()}};
+  return {{"version", state_version},
+          {"run", run_},
+          {"families", std::move(families)},
+          {"incidents", incidents_->state()}};
+}
+
+bool MetricsBook::knows(const Json& state) {
+  return count_of(state, "version") == state_version;
 }
 
 void MetricsBook::begin_from(const Json& state) {
@@ -202,7 +210,11 @@ void MetricsBook::take(const Json& event) {
   const auto kind = kinds_.find(name);
   if (kind == kinds_.end()) return;
   Labels labels;
-  for (const std::string& field : kind->second.labels) labels.emplace_back(field, label_of(event, field));
+  for (const std::string& field : kind->second.labels) {
+    const bool is_cause = name == FaultEvent::kind && field == field_name(&FaultEvent::cause);
+    labels.emplace_back(field, is_cause ? std::string(name_of(fault_cause_named(text_of(event, field))))
+                                        : label_of(event, field));
+  }
   const std::string labelled = text_of_labels(labels);
   for (const Number& number : kind->second.numbers) {
     const auto found = event.find(number.field);
@@ -280,20 +292,22 @@ void MetricsBook::take_hosts(const Json& event) {
   for (const auto& [host, count] : ranks) family.values[text_of_labels({{"host", host}})] = count;
 }
 
-// What each class of time cost moves to another one with its time, as when steps are computed again; the sum only grows.
+// Adds what each class of time cost, which moves to another class with its time, as when steps are computed again.
 void MetricsBook::put_money(Families& all) const {
   const RankPrice price = incidents_->price();
   if (!price.is_known()) return;
   const std::array<double, span_uses> money = money_of(incidents_->rank_times_us(), price);
+  double whole = 0.0;
   for (std::size_t use = 0; use < money.size(); ++use) {
     put(all, "holdfast_time_cost", Type::gauge,
         "What that time has cost, by cost.per_rank_hour and the ranks that there were",
         text_of_labels(
             {{"use", std::string(name_of(static_cast<SpanUse>(use)))}, {"currency", price.currency}}),
         money[use]);
-    put(all, "holdfast_cost", Type::counter, "What the run has cost so far",
-        text_of_labels({{"currency", price.currency}}), money[use]);
+    whole += money[use];
   }
+  put(all, "holdfast_cost", Type::gauge, "What the run has cost so far, at the price of its newest start",
+      text_of_labels({{"currency", price.currency}}), whole);
 }
 
 std::string MetricsBook::text() const {

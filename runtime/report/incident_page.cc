@@ -232,8 +232,9 @@ std::string cost_section(const Incident& one) {
         "<tr><td class=\"name\">not running</td>{}<td></td><td></td><td class=\"details\">until somebody "
         "started it again; it costs nothing here</td></tr>\n",
         number_cell(shown_seconds(one.cost.absent_s)));
-  return card("What it cost", one.price.is_known() ? "" : "no price: cost.per_rank_hour is not set", "",
-              table(rows));
+  return card("What it cost",
+              one.price.is_known() ? "" : "no price: the newest start of the log has no cost.per_rank_hour",
+              "", table(rows));
 }
 
 std::string playbook_section(const PlaybookEntry& entry) {

@@ -63,10 +63,22 @@ class Bundle {
   std::string left_out_;
 };
 
+// Cuts off what commands of users printed, which an older version has quoted at the end of sentences.
+std::string without_printed(std::string sentence) {
+  if (const std::size_t at = sentence.find("it printed: "); at != std::string::npos) sentence.resize(at);
+  return sentence;
+}
+
 // Returns an event without what commands of users printed: they may print what they were given. An older version has quoted
-// it in the sentences of faults, which had no cause.
+// it in the sentences of faults, which had no cause, and of ends.
 Json shareable(const Json& event) {
   const bool is_fault = event_kind(event) == FaultEvent::kind;
+  if (event_kind(event) == FinishEvent::kind) {
+    Json kept = event;
+    kept[field_name(&FinishEvent::reason)] =
+        without_printed(text_of(event, field_name(&FinishEvent::reason)));
+    return kept;
+  }
   if (!is_fault) return event;
   const bool is_old = !event.contains(field_name(&FaultEvent::cause));
   Json kept = Json::object();
@@ -87,8 +99,8 @@ std::string shareable_lines(std::string_view lines) {
     lines.remove_prefix(std::min(end + 1, lines.size()));
     const Json event = Json::parse_any(line);
     if (!event.is_object()) continue;
-    const bool is_fault = event_kind(event) == FaultEvent::kind;
-    kept += is_fault ? shareable(event).dump_any() : std::string(line);
+    const bool may_quote = event_kind(event) == FaultEvent::kind || event_kind(event) == FinishEvent::kind;
+    kept += may_quote ? shareable(event).dump_any() : std::string(line);
     kept += '\n';
   }
   return kept;
@@ -110,7 +122,15 @@ Result<void> add_flights(Env& env, const RunPaths& paths, const std::string& dir
 
 Result<void> add_pages(Env& env, const RunPaths& paths, const LogReader& log, Bundle& bundle) {
   HF_TRY(const RunHistory history, read_history(log, shareable));
-  HF_TRY_VOID(bundle.add("report.html", make_report(env, paths, history).page));
+  const RunStatus status = read_status(env, paths);
+  const std::string reason = escape_html(status.reason);
+  std::string page = make_report(env, paths, history).page;
+  if (const std::size_t at = page.find(reason); at != std::string::npos && !reason.empty())
+    page.replace(at, reason.size(), escape_html(without_printed(status.reason)));
+  HF_TRY_VOID(bundle.add("report.html", page));
+  Json kept = Json::parse_any(env.text_or_empty(paths.status()));
+  if (kept.is_object() && kept.contains("reason")) kept["reason"] = without_printed(text_of(kept, "reason"));
+  HF_TRY_VOID(bundle.add("status.json", kept.dump_any() + "\n"));
   const std::size_t count = history.ledger.faults.size();
   if (count == 0) return {};
   HF_TRY(const std::vector<Incident> incidents,
@@ -129,8 +149,8 @@ Result<void> fill(Env& env, const RunPaths& paths, const std::string& directory,
   HF_TRY_VOID(add_log(log, bundle));
   const std::string config = text_within_or_empty(env, paths.config(), text_limits::config);
   if (!config.empty()) HF_TRY_VOID(bundle.add("config.toml", without_commands(config)));
-  for (const std::string& path : {paths.status(), paths.history(), paths.hardware(), paths.rank_times(),
-                                  paths.metrics(), paths.directory + "/lineage.json"})
+  for (const std::string& path : {paths.history(), paths.hardware(), paths.rank_times(), paths.metrics(),
+                                  paths.directory + "/lineage.json"})
     HF_TRY_VOID(bundle.copy(path.substr(paths.directory.size() + 1), path));
   HF_TRY_VOID(add_flights(env, paths, directory, bundle));
   HF_TRY_VOID(add_pages(env, paths, log, bundle));

@@ -91,6 +91,7 @@ class IncidentReader::State {
     return std::move(ledger_);
   }
 
+  std::uint64_t highest_step() const { return highest_; }
   std::uint64_t lost_steps() const { return account_.steps_again(); }
   SpanTimes times_us() const { return account_.times_us(last_us_, gap_use()); }
   SpanTimes rank_times_us() const { return account_.rank_times_us(last_us_, gap_use()); }
@@ -105,6 +106,8 @@ class IncidentReader::State {
     use("starting", self.starting_);
     use("stopped", self.stopped_);
     use("restarting", self.restarting_);
+    use("held", self.is_held_);
+    use("highest", self.highest_);
     use("per_rank_hour", self.price_.per_rank_hour);
     use("currency", self.price_.currency);
   }
@@ -146,7 +149,9 @@ class IncidentReader::State {
       FaultEntry& fault = ledger_.faults[index];
       if (fault.level != FaultLevel::restart) fault.level = silent ? FaultLevel::launch : FaultLevel::restart;
     }
-    if (stopped_) account_.advance(begun_us, SpanUse::paused);
+    if (restarting_ && !is_held_) account_.has_ranks(0);  // nobody kept the ranks' places meanwhile
+    if (stopped_ || restarting_) account_.advance(begun_us, gap_use());
+    is_held_ = false;
     resumed_from_ = start.resumed_from.value_or("");
     has_ranks(start.ranks);
     price_ = {.per_rank_hour = start.cost_per_rank_hour.value_or(0.0),
@@ -160,6 +165,7 @@ class IncidentReader::State {
 
   void read_step(const StepEvent& step) {
     step_ = step.step;
+    highest_ = std::max(highest_, step_);
     account_.take_step(step, gap_use());
     // After a restart the first step ends the fault; for a recovery in place the recovery event comes next.
     if (restarting_) close(step.time_us, "");
@@ -175,7 +181,7 @@ class IncidentReader::State {
     account_.advance(evaluation.time_us, SpanUse::evaluation);
   }
 
-  // What rank 0 waits for its own data is in its steps.
+  // Leaves out what rank 0 waits for its own data: its steps say that.
   void read_straggler(const StragglerEvent& event) {
     if (event.of == "all" || (event.of == "input" && event.rank == 0)) return;  // the first is no waiting
     account_.take_straggler(event);
@@ -215,6 +221,7 @@ class IncidentReader::State {
     const bool computing = open_.empty() && !starting_ && !stopped_;
     account_.advance(fault.time_us, computing ? SpanUse::lost : gap_use());
     if (event.level == FaultEvent::by_launcher) begin_restart();
+    is_held_ = is_held_ || event.level == FaultEvent::by_launcher;
     stopped_ = stepped_ = false;
     open_.push_back(ledger_.faults.size());
     ledger_.faults.push_back(std::move(fault));
@@ -293,6 +300,7 @@ class IncidentReader::State {
       return;
     }
     if (finish.reason == another_start_reason) {
+      is_held_ = true;
       begin_restart();
       return;
     }
@@ -313,6 +321,7 @@ class IncidentReader::State {
   RankPrice price_;
   std::vector<std::size_t> open_;  // faults behind which no step was made so far
   std::uint64_t step_ = 0;         // the newest
+  std::uint64_t highest_ = 0;      // of all
   std::uint64_t lost_steps_ = 0;
   int ranks_ = 0;
   std::string resumed_from_;
@@ -321,6 +330,7 @@ class IncidentReader::State {
   bool starting_ = false;    // it has made no step
   bool stopped_ = false;     // the last start ended well
   bool restarting_ = false;  // it did not
+  bool is_held_ = false;     // a launcher makes another one
   bool stepped_ = false;     // since the newest fault a step was made
 };
 
@@ -346,6 +356,9 @@ SpanTimes IncidentReader::rank_times_us() const {
 }
 RankPrice IncidentReader::price() const {
   return state_->price();
+}
+std::uint64_t IncidentReader::highest_step() const {
+  return state_->highest_step();
 }
 std::uint64_t IncidentReader::lost_steps() const {
   return state_->lost_steps();

@@ -79,22 +79,25 @@ void SpanAccount::advance(std::int64_t to_us, SpanUse use, std::optional<std::ui
   }
   of(use) += lasted_us;
   rank_times_us_[static_cast<std::size_t>(use)] += lasted_us * ranks_;
-  if (use == SpanUse::restart) restart_us_ += lasted_us;
+  if (use == SpanUse::restart) {
+    restart_us_ += lasted_us;
+    restart_rank_us_ += lasted_us * ranks_;
+  }
   if (keeps_spans_) pieces_.push_back(piece);
   cut_us_ = to_us;
 }
 
-void SpanAccount::move(SpanUse source, SpanUse target, std::int64_t lasted_us, int ranks) {
+void SpanAccount::move(SpanUse source, SpanUse target, std::int64_t lasted_us, std::int64_t rank_us) {
   of(source) -= lasted_us;
   of(target) += lasted_us;
-  rank_times_us_[static_cast<std::size_t>(source)] -= lasted_us * ranks;
-  rank_times_us_[static_cast<std::size_t>(target)] += lasted_us * ranks;
+  rank_times_us_[static_cast<std::size_t>(source)] -= rank_us;
+  rank_times_us_[static_cast<std::size_t>(target)] += rank_us;
 }
 
 // Takes a part of a step out of the training. Returns how much of it there was.
 std::int64_t SpanAccount::take_part(std::int64_t part_us, std::int64_t most_us, SpanUse use) {
   const std::int64_t taken_us = std::clamp<std::int64_t>(part_us, 0, std::max<std::int64_t>(most_us, 0));
-  move(SpanUse::training, use, taken_us, ranks_);
+  move(SpanUse::training, use, taken_us, taken_us * ranks_);
   return taken_us;
 }
 
@@ -103,8 +106,9 @@ std::int64_t SpanAccount::take_part(std::int64_t part_us, std::int64_t most_us, 
 void SpanAccount::lose(std::int64_t counted_us, int ranks) {
   counted_us = std::min(counted_us, of(SpanUse::training) + of(SpanUse::straggling));
   const std::int64_t trained_us = std::min(counted_us, of(SpanUse::training));
-  move(SpanUse::training, SpanUse::lost, trained_us, ranks);
-  move(SpanUse::straggling, SpanUse::lost, counted_us - trained_us, ranks);
+  const std::int64_t straggled_us = counted_us - trained_us;
+  move(SpanUse::training, SpanUse::lost, trained_us, trained_us * ranks);
+  move(SpanUse::straggling, SpanUse::lost, straggled_us, straggled_us * ranks);
 }
 
 void SpanAccount::take_step(const StepEvent& step, SpanUse gap) {
@@ -132,13 +136,14 @@ void SpanAccount::take_straggler(const StragglerEvent& event) {
 }
 
 void SpanAccount::take_waiting(std::int64_t waited_us, std::int64_t now_us, bool still_restarting) {
-  if (still_restarting) {
-    const std::int64_t begin_us = cut_us_;
-    advance(std::min(cut_us_ + waited_us, now_us), SpanUse::waiting);
-    waited_us -= cut_us_ - begin_us;
-  }
-  waited_us = std::min(waited_us, std::exchange(restart_us_, 0));
-  move(SpanUse::restart, SpanUse::waiting, waited_us, ranks_);
+  const std::int64_t restart_us = std::exchange(restart_us_, 0), rank_us = std::exchange(restart_rank_us_, 0);
+  if (still_restarting && waited_us > restart_us)
+    advance(std::min(cut_us_ + waited_us - restart_us, now_us), SpanUse::waiting);
+  waited_us = std::min(waited_us, restart_us);
+  const double share =
+      restart_us > 0 ? static_cast<double>(waited_us) / static_cast<double>(restart_us) : 0.0;
+  move(SpanUse::restart, SpanUse::waiting, waited_us,
+       static_cast<std::int64_t>(share * static_cast<double>(rank_us)));
   for (std::size_t i = pieces_.size(); i-- > 0 && waited_us > 0;) {
     if (pieces_[i].span.use != SpanUse::restart) continue;
     const std::int64_t begin_us = pieces_[i].span.begin_us;

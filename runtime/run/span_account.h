@@ -41,7 +41,7 @@ class SpanAccount {
   void take_step(const StepEvent& step, SpanUse gap);
   // Takes what a slow rank has cost so far. Each event of an episode tells it since its begin.
   void take_straggler(const StragglerEvent& event);
-  void begin_restart() { restart_us_ = 0; }
+  void begin_restart() { restart_us_ = restart_rank_us_ = 0; }
   // Takes what a restart waited for hosts. `still_restarting`: the time until `now_us` is not shared out.
   void take_waiting(std::int64_t waited_us, std::int64_t now_us, bool still_restarting);
 
@@ -64,13 +64,14 @@ class SpanAccount {
     int ranks = 0;                // likewise
   };
   void advance(std::int64_t to_us, SpanUse use, std::optional<std::uint64_t> step);
-  void move(SpanUse source, SpanUse target, std::int64_t lasted_us, int ranks);
+  void move(SpanUse source, SpanUse target, std::int64_t lasted_us, std::int64_t rank_us);
   std::int64_t take_part(std::int64_t part_us, std::int64_t most_us, SpanUse use);
   void lose(std::int64_t counted_us, int ranks);
   std::int64_t& of(SpanUse use) { return times_us_[static_cast<std::size_t>(use)]; }
   static void visit(auto& self, const auto& use) {
     use("cut_us", self.cut_us_);
     use("restart_us", self.restart_us_);
+    use("restart_rank_us", self.restart_rank_us_);
     use("steps_again", self.steps_again_);
     use("ranks", self.ranks_);
   }
@@ -79,10 +80,10 @@ class SpanAccount {
   int ranks_ = 0;
   std::int64_t cut_us_ = 0;  // what was before is shared out
   std::vector<Piece> pieces_;
-  std::map<std::uint64_t, Computed> computed_;   // by step
-  SpanTimes times_us_{}, rank_times_us_{};       // of the pieces so far
-  std::map<std::string, std::int64_t> slow_us_;  // what each episode of a slow rank has cost
-  std::int64_t restart_us_ = 0;                  // of the newest restart
+  std::map<std::uint64_t, Computed> computed_;         // by step
+  SpanTimes times_us_{}, rank_times_us_{};             // of the pieces so far
+  std::map<std::string, std::int64_t> slow_us_;        // what each episode of a slow rank has cost
+  std::int64_t restart_us_ = 0, restart_rank_us_ = 0;  // of the newest restart
   std::uint64_t steps_again_ = 0;
 };
 

@@ -259,9 +259,12 @@ Result<void> Uploads::advance(Communicator& communicator, const Waiter& waiter, 
     if (communicator.abandoned()) return agreed;
     HF_TRY(const std::vector<std::string> printed,
            all_gather_text(communicator, waiter, outcome.ok() ? std::string() : upload_.sent.printed));
-    const auto first = std::ranges::find_if(printed, [](const std::string& text) { return !text.empty(); });
-    end(whole_ && !outcome.ok() ? outcome : agreed,  // nobody asks which rank sends a whole checkpoint
-        first == printed.end() ? "" : *first);
+    std::string text;
+    for (std::size_t rank = 0; rank < printed.size() && text.empty(); ++rank) {
+      if (!printed[rank].empty())
+        text = whole_ ? printed[rank] : fmt::format("rank {}: {}", rank, printed[rank]);
+    }
+    end(whole_ && !outcome.ok() ? outcome : agreed, text);  // nobody asks which rank sends a whole checkpoint
     return {};
   }
   if (upload_.phase == Phase::parts) return share_out(communicator, waiter);

@@ -69,8 +69,14 @@ TEST(Armed, SaysWhySomethingIsOff) {
                     facts.lacks_memory = "/dev/shm is full";
                   }),
               HasSubstr("/dev/shm is full"));
-  EXPECT_THAT(why("replicas", [](Config&, ArmedFacts& facts) { facts.has_buddies = false; }),
+  EXPECT_THAT(why("replicas",
+                  [](Config&, ArmedFacts& facts) {
+                    facts.has_buddies = false;
+                    facts.hosts = 1;
+                  }),
               HasSubstr("one host"));
+  EXPECT_THAT(why("replicas", [](Config&, ArmedFacts& facts) { facts.has_buddies = false; }),
+              HasSubstr("no other host has the same part"));
   EXPECT_EQ(why("replicas", [](Config&, ArmedFacts& facts) { facts.copies = 1; }), "one copy of the model");
   EXPECT_THAT(why("recovery in place", [](Config&, ArmedFacts& facts) { facts.has_membership = false; }),
               HasSubstr("ULFM"));

@@ -155,7 +155,7 @@ TEST_F(MetricsBookTest, SaysWhatIsArmedAndWhatItCosts) {
   step(1, 1.0, 5);
   step(2, 2.0, 5);
   EXPECT_EQ(value(R"(holdfast_time_cost{use="training",currency="$"})"), "4");
-  EXPECT_EQ(value(R"(holdfast_cost_total{currency="$"})"), "4");
+  EXPECT_EQ(value(R"(holdfast_cost{currency="$"})"), "4");
 }
 
 TEST_F(MetricsBookTest, NumbersThatAreNotFiniteAreSaid) {

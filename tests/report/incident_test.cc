@@ -101,7 +101,8 @@ TEST(Incident, CostsOfADeath) {
 TEST(Incident, HasThePriceOfAllRanks) {
   Incident one = run_with_a_death().incident(1).value();
   EXPECT_EQ(one.price_of(900.0), "");
-  EXPECT_THAT(incident_page("runs/a", one, {}), HasSubstr("cost.per_rank_hour is not set"));
+  EXPECT_THAT(incident_page("runs/a", one, {}),
+              HasSubstr("the newest start of the log has no cost.per_rank_hour"));
   one.price = {.per_rank_hour = 3.0, .currency = "<$>"};
   EXPECT_EQ(one.price_of(900.0), "<$>3.00");  // 4 ranks for a quarter of an hour
   EXPECT_THAT(incident_page("runs/a", one, {}), AllOf(HasSubstr("&lt;$&gt;"), Not(HasSubstr("<$>"))));
@@ -225,9 +226,14 @@ TEST(Incident, TheBundleHasNothingThatCommandsPrinted) {
       // An older version has quoted it in the sentence.
       R"({"event":"fault","step":4,"what":"upload","reason":"it printed: s3cret","attempts":2,"time_us":1796000002000000})"
       "\n"
+      R"({"event":"finish","state":"failed","reason":"it failed; it printed: s3cret","exit_code":1,"time_us":1796000003000000})"
+      "\n"
       R"({"event":"fault","step":4,"reason":"s3cret)";
   ASSERT_TRUE(posix_env().replace_text(run + "/events.jsonl", log).ok());
-  ASSERT_TRUE(posix_env().replace_text(run + "/status.json", R"({"state":"running"})").ok());
+  ASSERT_TRUE(posix_env()
+                  .replace_text(run + "/status.json",
+                                R"({"state":"failed","reason":"it failed; it printed: s3cret"})")
+                  .ok());
   const Result<std::string> written = write_bundle(posix_env(), RunPaths{run}, bundle, "test");
   ASSERT_TRUE(written.ok()) << written.error().message;
   const std::vector<std::string> names = posix_env().list(bundle).value();

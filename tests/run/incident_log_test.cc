@@ -74,6 +74,41 @@ TEST(IncidentLog, CountsTheMoneyOfEachClass) {
   EXPECT_EQ(money_sentence(ledger.rank_times_us, {}), "");
 }
 
+// Nobody keeps the places of ranks for an hour where no launcher makes another start: that hour costs nothing.
+TEST(IncidentLog, RanksThatAreGoneCostNothing) {
+  const std::string priced = R"("resumed_from_step":null,"cost_per_rank_hour":3600.0,"cost_currency":"$")";
+  const std::string by_launcher = R"("level":2,"step":1,"cause":"start-ended","reason":"x")";
+  for (const bool is_held : {false, true}) {
+    Log log;
+    log.start(20, priced).step(120, 1);
+    if (is_held) log.line(120, "fault", by_launcher);
+    log.start(3'600'140, priced).step(3'600'240, 1);
+    const IncidentLog ledger = log.ledger();
+    const std::array<double, span_uses> money = money_of(ledger.rank_times_us, ledger.price);
+    double all = 0.0;
+    for (const double each : money) all += each;
+    EXPECT_NEAR(all, is_held ? 4 * 3600.24 : 4 * 0.24, 1e-9);
+    EXPECT_EQ(ledger.time_us(SpanUse::restart), 3'600'020'000);
+  }
+}
+
+// What a restart waited for hosts costs what the ranks before it cost, also where others follow.
+TEST(IncidentLog, WaitingIsPricedByTheRanksBeforeIt) {
+  const std::string priced = R"("resumed_from_step":null,"cost_per_rank_hour":3600.0,"cost_currency":"$")";
+  Log log;
+  log.start(20, priced).step(120, 1);
+  log.line(120, "fault", R"("level":2,"step":1,"cause":"start-ended","reason":"x")");
+  log.line(10'140, "start", R"("ranks":1,"join_ms":20.0,)" + priced).step(10'240, 1);
+  log.line(10'250, "recovery", R"("level":2,"ranks_before":4,"ranks_after":1,"waited_for_hosts_ms":9000)");
+  const IncidentLog ledger = log.ledger();
+  for (const std::int64_t rank_us : ledger.rank_times_us) EXPECT_GE(rank_us, 0);
+  EXPECT_EQ(ledger.time_us(SpanUse::waiting), 9'000'000);
+  const std::array<double, span_uses> money = money_of(ledger.rank_times_us, ledger.price);
+  const std::int64_t restart_us = ledger.time_us(SpanUse::restart);
+  EXPECT_EQ(restart_us, 1'020'000);
+  EXPECT_NEAR(money[static_cast<std::size_t>(SpanUse::waiting)], 9.0 * 4, 0.2);
+}
+
 void expect_uses(const IncidentLog& ledger, const std::map<SpanUse, int>& expected_ms) {
   for (std::size_t i = 0; i < span_uses; ++i) {
     const auto use = static_cast<SpanUse>(i);
