@@ -46,7 +46,7 @@ class SavesTest(unittest.TestCase):
         self.check_end(run)
 
     def test_says_what_is_promised_and_cannot_be_kept(self):
-        run = self.scene.run("promise", ["--checkpoint.lose_at_most=1ms"])
+        run = self.scene.run("promise", ["--checkpoint.lose_at_most=1ms", "--training.steps=200"])
         said = run.start(1).expect_exit(0)
         self.assertRegex(said, r"a lost process costs up to \S+ s of work, .*; checkpoint.lose_at_most = 1ms cannot be kept for all of them")
         for cost in run.events("failure_cost"):
