@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint64_t magic_open = 0x6472616f62666831;    // "1hfboard"
 constexpr std::uint64_t magic_closed = 0x6472616f62666830;  // "0hfboard"
 constexpr const char* name_begin = "holdfast-board-";
-constexpr const char* table_end = "-hosts";  // of the name of a PeerHostTable
+constexpr const char* table_end = "-hosts";   // of the name of a PeerHostTable
 constexpr std::uint32_t layout_version = 10;  // since then a slot has the kernel of a plug-in
 constexpr std::uint32_t max_slots = 1'024, max_ring_spans = 1 << 16;
 constexpr std::int64_t patience_ns = 5'000'000'000;  // with one that is being made

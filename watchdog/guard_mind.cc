@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <csignal>
 #include <utility>
 
 #include "runtime/core/check.h"
@@ -86,10 +88,18 @@ bool GuardMind::wants_work(std::size_t index, const SlotView& slot) const {
 
 namespace {
 
+// Returns whether a process ends so by what it does itself. SIGKILL is from a system without memory, or from a person,
+// whatever it runs.
+bool is_crash(const ProcessEnd& end) {
+  constexpr std::array signals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+  return end.killed && std::ranges::find(signals, end.code) != signals.end();
+}
+
 // Returns "signal 11 (SIGSEGV), in kernel mine of rotary, of the plug-in mine/kernel.so"; empty: not known.
 std::string cause_of(const SlotLook& look) {
   if (!look.end.has_value()) return {};
-  return text_of(*look.end) + (look.slot.plugin.empty() ? "" : ", in " + look.slot.plugin);
+  const bool is_in_plugin = !look.slot.plugin.empty() && is_crash(*look.end);
+  return text_of(*look.end) + (is_in_plugin ? ", in " + look.slot.plugin : "");
 }
 
 }  // namespace

@@ -96,6 +96,19 @@ TEST(GuardMind, TellsHowTheyDiedAsFarAsItIsKnown) {
               .kind = Kind::report_end, .slot = 3, .rank = 3, .text = "signal 9 (SIGKILL)", .step = 3}));
 }
 
+TEST(GuardMind, NamesTheKernelOfAPluginWhereItCanHaveEndedTheProcess) {
+  MindHost host(3);
+  for (const int each : {0, 1, 2}) host.slot(each).plugin = "kernel mine of add, of the plug-in mine.so";
+  host.pass(100);
+  host.dies(0, ProcessEnd{.killed = true, .code = 11});
+  host.dies(1, ProcessEnd{.killed = true, .code = 9});
+  host.dies(2, ProcessEnd{.killed = false, .code = 3});
+  host.pass(100);
+  EXPECT_THAT(host.texts(GuardAction::Kind::report_end),
+              ElementsAre("signal 11 (SIGSEGV), in kernel mine of add, of the plug-in mine.so",
+                          "signal 9 (SIGKILL)", "exit code 3"));
+}
+
 TEST(GuardMind, OfTheOneThatItKillsItSaysNoSecondTime) {
   MindHost host(2);
   host.waits(0, for_ever_ms);
