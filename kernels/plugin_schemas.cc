@@ -4,6 +4,8 @@
 #include "kernels/include/holdfast_kernel.h"
 #include "kernels/plugin_loader.h"
 #include "kernels/visit_op.h"
+#include "runtime/core/block.h"
+#include "runtime/core/tensor.h"
 
 namespace holdfast::kernels {
 namespace {
@@ -99,6 +101,13 @@ HF_TWIN(StateDamage, hf_state_damage, HF_AT(block_count) HF_AT(first_block))
 HF_TWIN(DigestWords, hf_digest_words,
         HF_AT(sum) HF_AT(weighted) HF_AT(nonfinite) HF_AT(largest) HF_AT(reserved))
 HF_TWIN(SoftmaxStatistics, hf_softmax_statistics, HF_AT(largest) HF_AT(sum) HF_AT(target_logit))
+
+// Values that kernels need besides the structs.
+static_assert(HF_FP32 == static_cast<int>(DType::fp32));
+static_assert(HF_BF16 == static_cast<int>(DType::bf16));
+static_assert(HF_INT32 == static_cast<int>(DType::int32));
+static_assert(HF_FP64 == static_cast<int>(DType::fp64));
+static_assert(HF_BLOCK_ELEMENTS == core::block_elements);
 
 #undef HF_TWIN
 #undef HF_AT

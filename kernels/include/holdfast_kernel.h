@@ -30,6 +30,8 @@ extern "C" {
 enum { HF_CPU = 0, HF_CUDA = 1 };
 // Types of elements, the values of fields named dtype. bf16: the upper half of an fp32.
 enum { HF_FP32 = 0, HF_BF16 = 1, HF_INT32 = 2, HF_FP64 = 3 };
+// Blocks of ops that have results by block: so many elements of one tensor, the last block of it perhaps fewer.
+#define HF_BLOCK_ELEMENTS 4096
 
 // What a kernel promises about its bits. `holdfast kernel check` runs it to find out, and believes nothing.
 enum {
@@ -71,7 +73,9 @@ typedef struct hf_kernel {
   // any content, and is anybody's again when launch has returned. NULL: none.
   size_t (*workspace)(const hf_call* call);
   // Computes the op. On a CPU the work is done when it returns, and stream is NULL; for a GPU it puts work on the
-  // stream and waits for nothing. Returns 0; anything else ends the run with that number.
+  // stream and waits for nothing. Returns 0. Anything else says that the call was not computed: the process prints the
+  // number and ends, and a run that starts again meets it again. Calls that a kernel does not compute are told of by
+  // supports.
   int (*launch)(const hf_call* call, void* workspace, void* stream);
 } hf_kernel;
 
@@ -175,7 +179,7 @@ typedef struct hf_matmul {
   uint8_t dtype;       // HF_FP32 or HF_BF16; of a, b, bias: fp32 or bf16
   uint8_t dtype_c;     // HF_FP32 or HF_BF16; fp32, or bf16 when dtype is
 } hf_matmul;
-#define HF_SCHEMA_MATMUL UINT64_C(0xb3641c445058041e)
+#define HF_SCHEMA_MATMUL UINT64_C(0x88881debac90fd7a)
 
 // === op bias_gradient ===
 //
@@ -207,7 +211,7 @@ typedef struct hf_bias_gradient {
   uint8_t accumulate;
   uint8_t dtype;  // HF_FP32 or HF_BF16
 } hf_bias_gradient;
-#define HF_SCHEMA_BIAS_GRADIENT UINT64_C(0xf63c41955d5e03ab)
+#define HF_SCHEMA_BIAS_GRADIENT UINT64_C(0xe630f8dbcc1e324b)
 
 // === op embedding_forward ===
 //
@@ -232,7 +236,7 @@ typedef struct hf_embedding_forward {
   int64_t token_count;
   uint8_t dtype;  // HF_FP32 or HF_BF16
 } hf_embedding_forward;
-#define HF_SCHEMA_EMBEDDING_FORWARD UINT64_C(0xf0dfc70646e7a62c)
+#define HF_SCHEMA_EMBEDDING_FORWARD UINT64_C(0x1e0063c5c0bc0b6c)
 
 // === op embedding_backward ===
 //
@@ -262,7 +266,7 @@ typedef struct hf_embedding_backward {
   int64_t token_count;
   uint8_t dtype;  // HF_FP32 or HF_BF16
 } hf_embedding_backward;
-#define HF_SCHEMA_EMBEDDING_BACKWARD UINT64_C(0xb6845ae3361fec2d)
+#define HF_SCHEMA_EMBEDDING_BACKWARD UINT64_C(0xdf6f84981947c1e1)
 
 // === op layernorm_forward ===
 //
@@ -285,7 +289,7 @@ typedef struct hf_layernorm_forward {
   float epsilon;
   uint8_t dtype;  // HF_FP32 or HF_BF16
 } hf_layernorm_forward;
-#define HF_SCHEMA_LAYERNORM_FORWARD UINT64_C(0xdb5fbfecb8f7658e)
+#define HF_SCHEMA_LAYERNORM_FORWARD UINT64_C(0x39a4dff24cc3476a)
 
 // === op layernorm_backward ===
 //
@@ -314,7 +318,7 @@ typedef struct hf_layernorm_backward {
   uint8_t accumulate;  // of the last three
   uint8_t dtype;       // HF_FP32 or HF_BF16
 } hf_layernorm_backward;
-#define HF_SCHEMA_LAYERNORM_BACKWARD UINT64_C(0x0b13e268b981cd5e)
+#define HF_SCHEMA_LAYERNORM_BACKWARD UINT64_C(0xbd0316c662b63bba)
 
 // === op rmsnorm_forward ===
 //
@@ -335,7 +339,7 @@ typedef struct hf_rmsnorm_forward {
   float epsilon;
   uint8_t dtype;  // HF_FP32 or HF_BF16
 } hf_rmsnorm_forward;
-#define HF_SCHEMA_RMSNORM_FORWARD UINT64_C(0x9ff6ee79346e1bd9)
+#define HF_SCHEMA_RMSNORM_FORWARD UINT64_C(0xbcb8d2ea70318fc5)
 
 // === op rmsnorm_backward ===
 //
@@ -359,7 +363,7 @@ typedef struct hf_rmsnorm_backward {
   uint8_t accumulate;
   uint8_t dtype;  // HF_FP32 or HF_BF16
 } hf_rmsnorm_backward;
-#define HF_SCHEMA_RMSNORM_BACKWARD UINT64_C(0x8168d7afc98bd610)
+#define HF_SCHEMA_RMSNORM_BACKWARD UINT64_C(0xd74aced2e33f1328)
 
 // === op rotary ===
 //
@@ -380,7 +384,7 @@ typedef struct hf_rotary {
   uint8_t inverse;
   uint8_t dtype;  // HF_FP32 or HF_BF16
 } hf_rotary;
-#define HF_SCHEMA_ROTARY UINT64_C(0x7fc494744b3d23f5)
+#define HF_SCHEMA_ROTARY UINT64_C(0xb6c53911ee94d779)
 
 // === op attention_forward ===
 //
@@ -413,7 +417,7 @@ typedef struct hf_attention_forward {
   int64_t head_size;
   uint8_t dtype;  // HF_FP32 or HF_BF16
 } hf_attention_forward;
-#define HF_SCHEMA_ATTENTION_FORWARD UINT64_C(0x3b7d96171f164871)
+#define HF_SCHEMA_ATTENTION_FORWARD UINT64_C(0x8a0afb37cdc8324d)
 
 // === op attention_backward ===
 //
@@ -447,7 +451,7 @@ typedef struct hf_attention_backward {
   int64_t head_size;
   uint8_t dtype;  // HF_FP32 or HF_BF16
 } hf_attention_backward;
-#define HF_SCHEMA_ATTENTION_BACKWARD UINT64_C(0x06d0e87f82957e19)
+#define HF_SCHEMA_ATTENTION_BACKWARD UINT64_C(0x463742f6ed3ee905)
 
 // === op gelu_forward ===
 //
@@ -459,7 +463,7 @@ typedef struct hf_gelu_forward {
   int64_t count;
   uint8_t dtype;  // HF_FP32 or HF_BF16
 } hf_gelu_forward;
-#define HF_SCHEMA_GELU_FORWARD UINT64_C(0x2fdd7ea828aa5d7d)
+#define HF_SCHEMA_GELU_FORWARD UINT64_C(0x2de6f16a72143671)
 
 // === op swiglu_forward ===
 //
@@ -474,7 +478,7 @@ typedef struct hf_swiglu_forward {
   int64_t feed_forward;
   uint8_t dtype;  // HF_FP32 or HF_BF16
 } hf_swiglu_forward;
-#define HF_SCHEMA_SWIGLU_FORWARD UINT64_C(0xeb2afe7742d49000)
+#define HF_SCHEMA_SWIGLU_FORWARD UINT64_C(0xefbc0156f4e53bd8)
 
 // === op swiglu_backward ===
 //
@@ -488,7 +492,7 @@ typedef struct hf_swiglu_backward {
   int64_t feed_forward;
   uint8_t dtype;  // HF_FP32 or HF_BF16
 } hf_swiglu_backward;
-#define HF_SCHEMA_SWIGLU_BACKWARD UINT64_C(0x2cae8a0e5739bf70)
+#define HF_SCHEMA_SWIGLU_BACKWARD UINT64_C(0x809c87b61f02e808)
 
 // === op cross_entropy ===
 //
@@ -507,7 +511,7 @@ typedef struct hf_cross_entropy {
   float gradient_scale;
   uint8_t dtype;  // HF_FP32 or HF_BF16
 } hf_cross_entropy;
-#define HF_SCHEMA_CROSS_ENTROPY UINT64_C(0xd61fa43604aadadb)
+#define HF_SCHEMA_CROSS_ENTROPY UINT64_C(0x510dc4af1744a8fb)
 
 // === op cross_entropy_slice ===
 //
@@ -528,7 +532,7 @@ typedef struct hf_cross_entropy_slice {
   int64_t first_token;  // column c is the token first_token + c; columns may be 0
   uint8_t dtype;        // HF_FP32 or HF_BF16
 } hf_cross_entropy_slice;
-#define HF_SCHEMA_CROSS_ENTROPY_SLICE UINT64_C(0x41f6d7171d9b92da)
+#define HF_SCHEMA_CROSS_ENTROPY_SLICE UINT64_C(0x5dff419118ee5e0e)
 
 // === op cross_entropy_join ===
 //
@@ -567,7 +571,7 @@ typedef struct hf_cross_entropy_gradient {
   float gradient_scale;
   uint8_t dtype;  // HF_FP32 or HF_BF16
 } hf_cross_entropy_gradient;
-#define HF_SCHEMA_CROSS_ENTROPY_GRADIENT UINT64_C(0xf79fb416bdf7bb78)
+#define HF_SCHEMA_CROSS_ENTROPY_GRADIENT UINT64_C(0x943cf5d827511e20)
 
 // === op loss_sum ===
 //
@@ -630,7 +634,7 @@ typedef struct hf_adamw {
   const uint64_t* gradient_digests;
   hf_state_damage* gradient_damage;
 } hf_adamw;
-#define HF_SCHEMA_ADAMW UINT64_C(0x643b7a5b91069ca2)
+#define HF_SCHEMA_ADAMW UINT64_C(0x8fda61c443b8abcc)
 
 // === op square_sum ===
 //
@@ -652,7 +656,7 @@ typedef struct hf_square_sum {
   const hf_block_segment* segments;
   int64_t segment_count;
 } hf_square_sum;
-#define HF_SCHEMA_SQUARE_SUM UINT64_C(0x976677eaf9c3b20c)
+#define HF_SCHEMA_SQUARE_SUM UINT64_C(0x917b61a7d8595539)
 
 // === op add ===
 //
@@ -666,7 +670,7 @@ typedef struct hf_add {
   int64_t count;
   uint8_t dtype;  // HF_FP32 or HF_BF16
 } hf_add;
-#define HF_SCHEMA_ADD UINT64_C(0x2651b225f91696ba)
+#define HF_SCHEMA_ADD UINT64_C(0x14fae1857d73736e)
 
 // === op accumulate ===
 //
@@ -685,7 +689,7 @@ typedef struct hf_accumulate {
   const hf_block_segment* segments;  // As SquareSum has them. Without sums of squares there are none.
   int64_t segment_count;
 } hf_accumulate;
-#define HF_SCHEMA_ACCUMULATE UINT64_C(0xbdfabe0ddcba4821)
+#define HF_SCHEMA_ACCUMULATE UINT64_C(0x00f9e0b00f58565e)
 
 // === op tree_sum ===
 //
@@ -705,7 +709,7 @@ typedef struct hf_tree_sum {
   int64_t columns;
   uint8_t dtype;  // HF_FP32 or HF_BF16
 } hf_tree_sum;
-#define HF_SCHEMA_TREE_SUM UINT64_C(0x9c159551cb5d63e5)
+#define HF_SCHEMA_TREE_SUM UINT64_C(0xa48585ed44949329)
 
 // === op cast ===
 //
@@ -760,7 +764,7 @@ typedef struct hf_digest {
   int64_t first_index;  // index of the first element in the tensor that this is a piece of
   uint8_t accumulate;   // adds the digest to *result, as add() does, instead of replacing it
 } hf_digest;
-#define HF_SCHEMA_DIGEST UINT64_C(0xb40646daf13d962c)
+#define HF_SCHEMA_DIGEST UINT64_C(0x7268b3e6e6647b6c)
 
 // === op optimizer_digest ===
 //
@@ -782,7 +786,7 @@ typedef struct hf_optimizer_digest {
   // NULL where nothing is compared.
   hf_state_damage* damage;
 } hf_optimizer_digest;
-#define HF_SCHEMA_OPTIMIZER_DIGEST UINT64_C(0xa3b63455d095811e)
+#define HF_SCHEMA_OPTIMIZER_DIGEST UINT64_C(0xaa48cc78b55a4703)
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,6 @@
 """Kernels of plug-ins: from `holdfast kernel new` to a run that trains with one, and everything that can be wrong with a file."""
+import importlib.machinery
+import importlib.util
 import json
 import re
 import shutil
@@ -72,6 +74,25 @@ class FolderTest(unittest.TestCase):
         self.assertIn("typedef struct hf_rmsnorm_forward {", contract)
         self.assertRegex(contract, r"void\* y; +// written, dtype, rows \* width elements\n")
         self.assertNotIn("hf_rmsnorm_backward", contract)
+    def test_schema_changes_with_what_a_kernel_must_know(self):
+        loader = importlib.machinery.SourceFileLoader("kernel_header", str(harness.ROOT / "tools/kernel-header"))
+        tool = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+        loader.exec_module(tool)
+        values = tool.constants()
+
+        def schemas(**changes):
+            tool.constants = lambda: {**values, **changes}
+            return dict(re.findall(r"#define HF_SCHEMA_(\w+) (\S+)", tool.generate()[tool.HEADER]))
+
+        def changed(**changes):
+            return {op for op, schema in schemas(**changes).items() if schema != tree[op]}
+
+        tree = schemas()
+        self.assertEqual(tree, dict(re.findall(r"#define HF_SCHEMA_(\w+) (\S+)", HEADER.read_text())))
+        self.assertEqual(changed(block="2048"), {"ADAMW", "SQUARE_SUM", "ACCUMULATE", "OPTIMIZER_DIGEST"})
+        self.assertEqual(changed(rounding="otherwise"), {"ADAMW"})
+        self.assertIn("ADD", changed(types="bf16 = 0, fp32 = 1, int32 = 2, fp64 = 3"))
+
         listed = harness.program_output("kernel", "list")
         self.assertEqual(sorted(re.findall(r"^(\w+) .*a whole kernel", listed, re.MULTILINE)), sorted(WHOLE))
         self.assertRegex(listed, r"\nmatmul .*a skeleton.*portable")
