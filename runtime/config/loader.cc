@@ -40,10 +40,10 @@ bool is_retired(std::string_view key) {
   return key == "kernels.gelu_backward";  // kernels.matmul computes it
 }
 
-// Makes relative paths of a file begin at its folder.
+// Makes relative paths of a file begin at its folder. Each .. is left for the system, which knows the links.
 void begin_at_folder_of(const std::string& name, TextList& paths) {
   const std::filesystem::path folder = std::filesystem::path(name).parent_path();
-  for (std::string& path : paths) path = (folder / path).lexically_normal().string();
+  for (std::string& path : paths) path = (folder / path).string();
 }
 
 class Loader {

@@ -14,6 +14,7 @@
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/parse_address.h"
+#include "runtime/os/paths.h"
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/rank/rank_layout.h"
 #include "runtime/rank/watch.h"
@@ -27,6 +28,15 @@
 namespace holdfast::elastic {
 
 namespace {
+
+// Makes the paths of plug-ins mean the same files wherever the config is read.
+Config with_absolute_plugins(Config config) {
+  const std::string folder = working_directory();
+  for (std::string& path : config.kernels.plugins) {
+    if (!folder.empty() && !path.starts_with('/')) path = fmt::format("{}/{}", folder, path);
+  }
+  return config;
+}
 
 // Returns the rate of all ranks together in the best of a few short rounds: other work on the machine only
 // ever makes a peak look lower than it is, and every start waits for the rounds.
@@ -346,8 +356,8 @@ std::vector<Protection> RunJournal::protections(Worker& worker, int hosts) const
 
 Result<void> RunJournal::begin_log(Worker& worker, const TransportChoice& transport) {
   HF_TRY_VOID(check_claim());
-  HF_TRY_VOID(
-      env().replace_text(paths().config(), record_config(setup_.config, group_.launched().config->origin)));
+  HF_TRY_VOID(env().replace_text(paths().config(), record_config(with_absolute_plugins(setup_.config),
+                                                                 group_.launched().config->origin)));
   forget_answered_requests(env(), paths());
   HF_TRY_VOID(record_identity(env(), paths(), worker.state().shm_run_id));
   if (const std::string note = failures_.begin_start(env(), paths(), group_.active().communicator.size());

@@ -95,7 +95,7 @@ TEST(Loader, PluginsBeginAtTheFolderOfTheFileThatHasThem) {
   const auto of_file = load_config(posix_env(), path, {});
   ASSERT_TRUE(of_file.ok()) << of_file.error().message;
   EXPECT_EQ(of_file->config.kernels.plugins,
-            (TextList{folder.path("sub/mine.so"), folder.path("other.so"), "/all/yours.so"}));
+            (TextList{folder.path("sub/mine.so"), folder.path("sub/../other.so"), "/all/yours.so"}));
   const auto of_words = load_config(posix_env(), path, {{"kernels.plugins", "mine.so"}});
   ASSERT_TRUE(of_words.ok()) << of_words.error().message;
   EXPECT_EQ(of_words->config.kernels.plugins, TextList{"mine.so"});
