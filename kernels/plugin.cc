@@ -2,20 +2,38 @@
 
 #include <fmt/core.h>
 
+#include <cstdlib>
+
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/team.h"
+#include "kernels/float_mode.h"
+#include "runtime/core/units.h"
 #include "runtime/os/console.h"
-#include "runtime/os/env.h"
 
 namespace holdfast::kernels {
 namespace {
 
 constexpr std::size_t short_digest_digits = 16;
+// A size above this is a mistake: a negative number, or a product that has overflowed.
+constexpr std::size_t largest_workspace = std::size_t{1} << 40;
 
 // Runs the parts of a plug-in's kernel on the team. `call->team` is the context.
 void run_parts(const hf_call* call, std::int64_t count, hf_task task, void* data) {
   const auto& context = *static_cast<const cpu::Context*>(call->team);
-  context.parallel_for(count, [&](std::int64_t index, int thread) { task(data, index, thread); });
+  context.parallel_for(count, [&](std::int64_t index, int thread) {
+    const KeptFloatMode mode;
+    task(data, index, thread);
+  });
+}
+
+// Nothing can go on with numbers that were not computed, and others may without this process. The guard names the kernel
+// of a process that ends so.
+[[noreturn]] void end_process(const std::string& problem) {
+  print_message(
+      "{}. This process ends; a run that starts again meets it again, so let [kernels] name another kernel "
+      "for the op",
+      problem);
+  std::abort();
 }
 
 hf_call shape_of_call(const void* arguments) {
@@ -39,7 +57,15 @@ std::size_t workspace_bytes(const Implementation& implementation, const cpu::Con
                             const void* arguments) {
   if (implementation.plugin == nullptr || implementation.plugin->kernel->workspace == nullptr) return 0;
   const hf_call call = call_on(context, arguments);
+  const KeptFloatMode mode;
   return implementation.plugin->kernel->workspace(&call);
+}
+
+std::string workspace_problem(const PluginKernel& kernel, std::size_t bytes) {
+  if (bytes <= largest_workspace) return {};
+  return fmt::format(
+      "{}, asks for {} bytes of working memory; expected at most {}: see its function workspace", kernel.text,
+      bytes, format_bytes(largest_workspace));
 }
 
 std::string short_digest(const PluginFile& file) {
@@ -59,12 +85,14 @@ bool Implementation::computes(const void* arguments) const {
   if (computes_all()) return true;
   if (plugin == nullptr) return supports(arguments);
   const hf_call call = shape_of_call(arguments);
+  const KeptFloatMode mode;
   return plugin->kernel->supports(&call) != 0;
 }
 
 void Implementation::prepare_on(const cpu::Context& context, const void* arguments) const {
   if (plugin != nullptr) {
-    context.request_shared_scratch(workspace_bytes(*this, context, arguments));
+    const std::size_t bytes = workspace_bytes(*this, context, arguments);
+    if (workspace_problem(*plugin, bytes).empty()) context.request_shared_scratch(bytes);
   } else if (prepare != nullptr) {
     prepare(context, arguments);
   }
@@ -72,16 +100,17 @@ void Implementation::prepare_on(const cpu::Context& context, const void* argumen
 
 void Implementation::run_on(const cpu::Context& context, const void* arguments) const {
   if (plugin == nullptr) return run(context, arguments);
+  const std::size_t bytes = workspace_bytes(*this, context, arguments);
+  if (const std::string problem = workspace_problem(*plugin, bytes); !problem.empty()) end_process(problem);
   hf_call call = call_on(context, arguments);
-  void* const workspace = workspace_bytes(*this, context, arguments) > 0 ? context.shared_scratch() : nullptr;
+  void* const workspace = bytes > 0 ? context.shared_scratch() : nullptr;
   call.team = &context;
   call.parallel_for = run_parts;
+  const KeptFloatMode mode;
   const int code = plugin->kernel->launch(&call, workspace, nullptr);
-  if (code == 0) return;
-  // Nothing can go on with numbers that were not computed, and others may without this process.
-  print_message("{}, returned {} instead of 0: it has not computed its call, and this process ends",
-                plugin->text, code);
-  posix_env().kill_self();
+  if (code != 0)
+    end_process(
+        fmt::format("{}, returned {} instead of 0: it has not computed its call", plugin->text, code));
 }
 
 }  // namespace holdfast::kernels

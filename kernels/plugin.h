@@ -32,5 +32,7 @@ struct PluginKernel {
 // for it themselves.
 std::size_t workspace_bytes(const Implementation& implementation, const cpu::Context& context,
                             const void* arguments);
+// Returns a sentence where that is more than any call can need: it is not allocated. Empty: nothing is wrong.
+std::string workspace_problem(const PluginKernel& kernel, std::size_t bytes);
 
 }  // namespace holdfast::kernels

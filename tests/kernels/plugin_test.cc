@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,29 @@ int supports_even(const hf_call* call) {
 }
 std::size_t bytes_of_sums(const hf_call* call) {
   return static_cast<std::size_t>(static_cast<const hf_add*>(call->op)->count) * sizeof(float);
+}
+
+// Sees whether denormal numbers count as zero on this thread, and lets them from now on, as -ffast-math does.
+std::atomic<int> fast_threads_seen;
+void compute_fast() {
+  constexpr unsigned zero_denormals = 0x8040;
+  const unsigned mode = __builtin_ia32_stmxcsr();
+  if ((mode & zero_denormals) != 0) ++fast_threads_seen;
+  __builtin_ia32_ldmxcsr(mode | zero_denormals);
+}
+int launch_fast(const hf_call* call, void*, void*) {
+  call->parallel_for(
+      call, 64, [](void*, std::int64_t, std::int32_t) { compute_fast(); }, nullptr);
+  compute_fast();
+  return 0;
+}
+int supports_fast(const hf_call*) {
+  compute_fast();
+  return 1;
+}
+std::size_t workspace_fast(const hf_call*) {
+  compute_fast();
+  return 64;
 }
 
 class PluginTest : public testing::Test {
@@ -112,6 +136,36 @@ TEST_F(PluginTest, OneThatPromisesNothingIsToldOf) {
       registry.choose(CpuIsa::portable, std::vector<KernelPreference>{{OpId::add, "mine"}}).value();
   EXPECT_THAT(table[static_cast<std::size_t>(OpId::add)].why,
               HasSubstr("), which does not promise the same bits in every layout"));
+}
+
+TEST_F(PluginTest, ItsFloatingPointModeStaysItsOwn) {
+  kernel_.supports = supports_fast;
+  kernel_.workspace = workspace_fast;
+  kernel_.launch = launch_fast;
+  const KernelRegistry registry(lists_);
+  const auto device =
+      make_cpu_device({.threads = 3, .kernels = {{OpId::add, "mine"}}, .registry = &registry});
+  float element = 0.0F;
+  fast_threads_seen = 0;
+  for (int call = 0; call < 10; ++call)
+    device->launch(Add{.a = &element, .b = &element, .y = &element, .count = 1});
+  device->synchronize();
+  EXPECT_EQ(fast_threads_seen, 0);
+}
+
+TEST_F(PluginTest, WorkspaceThatNoCallNeedsIsRefusedWhereItIsPlanned) {
+  kernel_.supports = nullptr;
+  kernel_.workspace = [](const hf_call*) { return ~std::size_t{0}; };
+  const KernelRegistry registry(lists_);
+  const auto device =
+      make_cpu_device({.threads = 1, .kernels = {{OpId::add, "mine"}}, .registry = &registry});
+  device->begin_planning();
+  device->launch(Add{.count = 10});
+  const Result<void> planned = device->end_planning();
+  ASSERT_FALSE(planned.ok());
+  EXPECT_EQ(planned.error().code, ExitCode::config);
+  EXPECT_THAT(planned.error().message,
+              HasSubstr("kernel mine of add, of the plug-in mine.so, asks for 18446744073709551615 bytes"));
 }
 
 TEST(PluginSchemas, DifferByOp) {

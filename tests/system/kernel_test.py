@@ -29,12 +29,13 @@ static int launch(const hf_call* call, void* workspace, void* stream) {
   COMPUTE
   return 0;
 }
+static size_t huge(const hf_call* call) { (void)call; return (size_t)-1; }
 static int supports(const hf_call* call) { return ((const hf_add*)call->op)->dtype == HF_FP32; }
-static const hf_kernel kernels[] = {{ABI, HF_CPU, HF_SAME_BITS_TWICE | HF_LAYOUT_FREE, 0, OP, SCHEMA, NAME, 0, SUPPORTS, 0, launch}};
+static const hf_kernel kernels[] = {{ABI, HF_CPU, HF_SAME_BITS_TWICE | HF_LAYOUT_FREE, 0, OP, SCHEMA, NAME, 0, SUPPORTS, WORKSPACE, launch}};
 HF_EXPORT const hf_kernel* hf_kernels(int* count) { *count = 1; return kernels; }
 """
 WORDS = {"COMPUTE": "for (int64_t i = 0; i < op->count; ++i) y[i] = a[i] + b[i];", "ABI": "HF_KERNEL_ABI", "OP": '"add"',
-         "SCHEMA": "HF_SCHEMA_ADD", "NAME": '"mine"', "SUPPORTS": "supports"}
+         "SCHEMA": "HF_SCHEMA_ADD", "NAME": '"mine"', "SUPPORTS": "supports", "WORKSPACE": "0"}
 # One that each step calls, and computes nothing.
 BROKEN = {"OP": '"rmsnorm_forward"', "SCHEMA": "HF_SCHEMA_RMSNORM_FORWARD", "SUPPORTS": "0"}
 
@@ -266,6 +267,14 @@ class BadFileTest(unittest.TestCase):
         self.file.write_bytes(built)
         self.expect_row()
 
+    def test_plugin_workspace(self):
+        build(self.file, **{**BROKEN, "WORKSPACE": "huge"})
+        row = ROWS["plugin-workspace"]
+        done = harness.call_program("train", self.scene.config, f"--run.directory={self.scene.directory}/run", f"--kernels.plugins={self.file}",
+                                    "--kernels.rmsnorm_forward=mine")
+        self.assertEqual(done.returncode, row.code, done.stdout)
+        self.assertRegex(done.stdout, row.pattern)
+
     def test_plugin_unresolved(self):
         build(self.file, COMPUTE="extern int nobody_has_this(void); return nobody_has_this();")
         self.expect_row()
@@ -376,7 +385,9 @@ class RunTest(unittest.TestCase):
         build(self.file, COMPUTE="return 7;", **BROKEN)
         start = self.scene.run("code").start(1, overrides=[f"--kernels.plugins={self.file}", "--kernels.rmsnorm_forward=mine"])
         start.wait()
-        self.assertRegex(start.output(), r"holdfast: kernel mine of rmsnorm_forward, of the plug-in \S*/mine.so, returned 7 instead of 0: it has not computed its call")
+        self.assertRegex(start.output(), r"holdfast: kernel mine of rmsnorm_forward, of the plug-in \S*/mine.so, returned 7 instead of 0: it has not computed its call\. "
+                                          r"This process ends; a run that starts again meets it again")
+        self.assertRegex(start.output(), f"rank 0 .*died{harness.cause_of_death('signal 6 (SIGABRT), in kernel mine of rmsnorm_forward, of the plug-in')}")
 
     def test_crash_is_named(self):
         build(self.file, COMPUTE="((volatile int*)8)[0] = 1;", **BROKEN)

@@ -230,6 +230,8 @@ class CpuDevice final : public Device, private WorkClock {
   std::atomic<std::atomic<std::uint64_t>*> reported_{nullptr};  // count_ops_in()
   std::function<void(std::string_view)> report_plugin_;         // or empty
   std::atomic<int> waiters_{0};                                 // threads inside wait()
+  std::string
+      refused_;  // why what a plug-in asked for since the last planning is refused; of the queue thread
   std::atomic<bool> allocated_{true};  // whether the last allocation of scratch worked
   std::atomic<std::uint64_t> workspace_bytes_{0};
   std::mutex mutex_;
@@ -286,6 +288,7 @@ Result<void> CpuDevice::end_planning() {
   planning_ = false;
   push(OpId::count, Action::allocate, nullptr, 0);
   synchronize();
+  if (!refused_.empty()) return fail(ExitCode::config, "{}", std::exchange(refused_, {}));
   if (!allocated_.load(std::memory_order_relaxed)) {
     return fail(
         ExitCode::does_not_fit,
@@ -358,7 +361,13 @@ void CpuDevice::execute(const Slot& slot) {
   HF_CHECK(slot.id < OpId::count, "launch of an unknown op {}", static_cast<int>(slot.id));
   const Implementation& kernel = kernels_[static_cast<std::size_t>(slot.id)].of(slot.arguments);
   kernel.prepare_on(context_, slot.arguments);
-  if (slot.action == Action::prepare) return;
+  if (slot.action == Action::prepare) {
+    if (refused_.empty() && kernel.plugin != nullptr) {
+      const std::size_t bytes = kernels::workspace_bytes(kernel, context_, slot.arguments);
+      refused_ = kernels::workspace_problem(*kernel.plugin, bytes);
+    }
+    return;
+  }
   HF_CHECK(!counts_workspace_, "{} was launched on a device that only counts", name_of(slot.id));
   HF_CHECK(allocate_scratch(), "no memory for the scratch of {}, which was not planned", name_of(slot.id));
   if (observer_) observer_(slot.id);
