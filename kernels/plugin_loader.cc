@@ -1,17 +1,17 @@
 #include "kernels/plugin_loader.h"
 
 #include <dlfcn.h>
-#include <elf.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
 
 #include "kernels/cpu/lists.h"
+#include "kernels/float_mode.h"
+#include "kernels/library_bytes.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/text.h"
 #include "runtime/os/foreign_text.h"
@@ -34,36 +34,6 @@ template <typename... Arguments>
 Error refused(const std::string& path, fmt::format_string<Arguments...> text, Arguments&&... arguments) {
   return fail(ExitCode::config, "plug-in {}: {}", path,
               fmt::format(text, std::forward<Arguments>(arguments)...));
-}
-
-std::string machine_name(unsigned machine) {
-  switch (machine) {
-    case EM_X86_64:
-      return "x86-64";
-    case EM_AARCH64:
-      return "ARM (aarch64)";
-    case EM_386:
-      return "x86 of 32 bits";
-    case EM_CUDA:
-      return "a GPU";
-    default:
-      return fmt::format("machine {}", machine);
-  }
-}
-
-// Looks at the first bytes of the file: the loader of the system says little about files of other machines.
-Result<void> check_machine(const std::string& path, std::string_view bytes) {
-  Elf64_Ehdr header = {};
-  if (bytes.size() < sizeof(header) || !bytes.starts_with(std::string_view(ELFMAG, SELFMAG)))
-    return refused(path, "it is no shared library (ELF); give what make built, such as kernel.so");
-  std::memcpy(&header, bytes.data(), sizeof(header));
-  const bool is_wide = header.e_ident[EI_CLASS] == ELFCLASS64 && header.e_ident[EI_DATA] == ELFDATA2LSB;
-  if (!is_wide || header.e_machine != EM_X86_64)
-    return refused(path, "it was made for {}{}, and this program is for x86-64; build it on this machine",
-                   machine_name(header.e_machine), is_wide ? "" : ", of other words");
-  if (header.e_type != ET_DYN)
-    return refused(path, "it is no shared library, but an object or a program; link it with -shared");
-  return {};
 }
 
 std::optional<OpId> op_named(std::string_view name) {
@@ -162,17 +132,8 @@ Result<void> take_kernels(LoadedPlugin& plugin, void* library) {
   return {};
 }
 
-Result<std::unique_ptr<LoadedPlugin>> load_plugin(Env& env, const std::string& path) {
-  const Result<std::string> bytes = read_text_within(env, path, largest_file);
-  if (!bytes.ok())
-    return with_reach(
-        Reach::host,
-        fail_because(bytes.error(), ExitCode::config,
-                     "plug-in {}: {}; a path of kernels.plugins begins at the folder of the config file",
-                     path, bytes.error().message));
-  HF_TRY_VOID(check_machine(path, *bytes));
-  auto plugin = std::make_unique<LoadedPlugin>();
-  plugin->file = {.path = path, .digest = to_hex(digest_of(*bytes))};
+// Runs what the library does when it is loaded. `mode`: of this thread, before.
+Result<void*> open_library(const std::string& path, const KeptFloatMode& mode) {
   // By its whole path: a name without a slash would be looked for among the system's libraries.
   void* const library = ::dlopen(real_path(path).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -180,6 +141,26 @@ Result<std::unique_ptr<LoadedPlugin>> load_plugin(Env& env, const std::string& p
     return refused(path, "the system does not load it: {}; link what it needs, and see `nm -u`",
                    printable(reason == nullptr ? "unknown reason" : reason));
   }
+  if (!mode.is_changed()) return library;
+  ::dlclose(library);  // so that another attempt meets it, too
+  return refused(
+      path,
+      "it sets the floating-point mode of the process, which would change the bits of all kernels: it "
+      "was linked with -ffast-math or -Ofast; link it, and what it needs, without");
+}
+
+Result<std::unique_ptr<LoadedPlugin>> load_plugin(Env& env, const std::string& path) {
+  const Result<std::string> bytes = read_text_within(env, path, largest_file);
+  if (!bytes.ok())
+    return fail_because(bytes.error(), ExitCode::config,
+                        "plug-in {}: {}; a path of kernels.plugins begins at the folder of the config file",
+                        path, bytes.error().message);
+  if (const std::string problem = problem_of_library(*bytes); !problem.empty())
+    return refused(path, "{}", problem);
+  auto plugin = std::make_unique<LoadedPlugin>();
+  plugin->file = {.path = path, .digest = to_hex(digest_of(*bytes))};
+  const KeptFloatMode mode;
+  HF_TRY(void* const library, open_library(path, mode));
   if (env.text_or_empty(path) != *bytes)
     return refused(path, "it was written anew while it was loaded; start again");
   HF_TRY_VOID(take_kernels(*plugin, library));
@@ -241,8 +222,11 @@ class LoadedLibraries {
     for (const Library& each : libraries_) {
       if (!real.empty() && each.real_path == real) return each.plugin.get();
     }
-    HF_TRY(std::unique_ptr<LoadedPlugin> plugin, load_plugin(env, path));
-    libraries_.push_back({real, std::move(plugin)});
+    Result<std::unique_ptr<LoadedPlugin>> plugin = load_plugin(env, path);
+    // The file and the libraries of another host may be whole: where all hosts refuse it, the agreement of the ranks
+    // makes it an error of the run.
+    if (!plugin.ok()) return with_reach(Reach::host, plugin.error());
+    libraries_.push_back({real, std::move(plugin).value()});
     return libraries_.back().plugin.get();
   }
 

@@ -23,8 +23,9 @@ std::uint64_t plugin_schema(OpId op);
 
 // Returns the registry of this program with the kernels of the plug-ins, which lives as long as the process; that of
 // kernel_registry() where there are none. A file that was loaded before is not read again. ExitCode::config with a
-// sentence where a file is missing, was made for another machine, ABI or struct of an op, needs symbols that nobody has,
-// or gives a kernel a name that it may not have. Any thread.
+// sentence where a file is missing or cut off, was made for another machine, ABI or struct of an op, needs symbols that
+// nobody has, changes the floating-point mode, or gives a kernel a name that it may not have: with Reach::host, because
+// other hosts may have another file. Any thread, whose floating-point mode is kept.
 Result<const KernelRegistry*> registry_with_plugins(Env& env, const std::vector<std::string>& paths);
 
 // Returns the plug-ins whose kernels the table runs, each once, as text_of() has them.

@@ -65,7 +65,10 @@ Result<KernelRequest> kernel_request(Env& env, const KernelsConfig& kernels,
 }
 
 Result<void> settle_kernels(const KernelRequest& request) {
-  HF_TRY_VOID(outcome_of(request.registry->choose(request.isa, request.requests)));
+  const Result<void> chosen = outcome_of(request.registry->choose(request.isa, request.requests));
+  // The file of a plug-in on another host may have the kernel that this one lacks.
+  if (!chosen.ok() && request.registry != &kernel_registry()) return with_reach(Reach::host, chosen.error());
+  HF_TRY_VOID(chosen);
   return limit_library_isa(request.isa);
 }
 

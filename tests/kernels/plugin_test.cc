@@ -12,6 +12,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/plugin_loader.h"
 #include "runtime/device/device.h"
+#include "runtime/os/paths.h"
 
 namespace holdfast::test {
 namespace {
@@ -166,6 +167,14 @@ TEST_F(PluginTest, WorkspaceThatNoCallNeedsIsRefusedWhereItIsPlanned) {
   EXPECT_EQ(planned.error().code, ExitCode::config);
   EXPECT_THAT(planned.error().message,
               HasSubstr("kernel mine of add, of the plug-in mine.so, asks for 18446744073709551615 bytes"));
+}
+
+TEST(PluginLoader, AFileThatIsRefusedMayBeWholeOnOtherHosts) {
+  const auto refused =
+      registry_with_plugins(posix_env(), {program_path()});  // which the system does not load
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ExitCode::config);
+  EXPECT_EQ(refused.error().reach, Reach::host);
 }
 
 TEST(PluginSchemas, DifferByOp) {

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 
+#include "kernels/cpu/lists.h"
 #include "runtime/config/option_value.h"
 #include "runtime/run/event_log.h"
 #include "tests/train/training_fixture.h"
@@ -32,6 +33,16 @@ TEST(KernelRequest, HoldsWhatTheConfigNamesAndWhere) {
   EXPECT_EQ(request.requests[0].op, OpId::rotary);
   EXPECT_EQ(request.requests[0].name, "mine");
   EXPECT_EQ(request.requests[0].origin, "run.toml:3:10");
+}
+
+TEST(KernelRequest, WhatAPluginLacksHereItMayHaveOnOtherHosts) {
+  const std::span<const ImplementationList> own = cpu::implementation_lists();
+  const KernelRegistry with_plugins(std::vector<ImplementationList>(own.begin(), own.end()));
+  KernelRequest request;
+  request.requests = {{OpId::add, "mine"}};
+  EXPECT_EQ(settle_kernels(request).error().reach, Reach::run);
+  request.registry = &with_plugins;
+  EXPECT_EQ(settle_kernels(request).error().reach, Reach::host);
 }
 
 TEST(KernelRequest, EveryIsaOfTheConfigIsOneOfTheKernels) {

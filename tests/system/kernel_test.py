@@ -40,11 +40,15 @@ WORDS = {"COMPUTE": "for (int64_t i = 0; i < op->count; ++i) y[i] = a[i] + b[i];
 BROKEN = {"OP": '"rmsnorm_forward"', "SCHEMA": "HF_SCHEMA_RMSNORM_FORWARD", "SUPPORTS": "0"}
 
 
-def build(path, kind="-shared", source=PLUGIN, **words):
+# What -Ofast links into a library, which of the later compilers only some do.
+FAST = "__attribute__((constructor)) static void fast(void) { __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040); }\n"
+
+
+def build(path, kind="-shared", source=PLUGIN, link=(), **words):
     """A shared library of the source with these words."""
     for word, text in {**WORDS, **words}.items():
         source = re.sub(rf"\b{word}\b", lambda match, text=text: text, source)
-    done = subprocess.run(["cc", "-std=gnu99", "-O1", kind, "-fPIC", f"-I{HEADER.parent}", "-x", "c", "-", "-o", str(path)],
+    done = subprocess.run(["cc", "-std=gnu99", "-O1", kind, "-fPIC", f"-I{HEADER.parent}", "-x", "c", "-", *link, "-o", str(path)],
                           input=source, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode != 0:
         raise AssertionError(done.stderr)
@@ -70,12 +74,6 @@ class FolderTest(unittest.TestCase):
                                   timeout=60, check=False)
             self.assertEqual(done.returncode, 0, done.stderr)
 
-    def test_contract_and_list(self):
-        contract = harness.program_output("kernel", "contract", "rmsnorm_forward")
-        self.assertIn("RMSNorm: y = x * rstd * weight", contract)
-        self.assertIn("typedef struct hf_rmsnorm_forward {", contract)
-        self.assertRegex(contract, r"void\* y; +// written, dtype, rows \* width elements\n")
-        self.assertNotIn("hf_rmsnorm_backward", contract)
     def test_schema_changes_with_what_a_kernel_must_know(self):
         loader = importlib.machinery.SourceFileLoader("kernel_header", str(harness.ROOT / "tools/kernel-header"))
         tool = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
@@ -95,6 +93,12 @@ class FolderTest(unittest.TestCase):
         self.assertEqual(changed(rounding="otherwise"), {"ADAMW"})
         self.assertIn("ADD", changed(types="bf16 = 0, fp32 = 1, int32 = 2, fp64 = 3"))
 
+    def test_contract_and_list(self):
+        contract = harness.program_output("kernel", "contract", "rmsnorm_forward")
+        self.assertIn("RMSNorm: y = x * rstd * weight", contract)
+        self.assertIn("typedef struct hf_rmsnorm_forward {", contract)
+        self.assertRegex(contract, r"void\* y; +// written, dtype, rows \* width elements\n")
+        self.assertNotIn("hf_rmsnorm_backward", contract)
         listed = harness.program_output("kernel", "list")
         self.assertEqual(sorted(re.findall(r"^(\w+) .*a whole kernel", listed, re.MULTILINE)), sorted(WHOLE))
         self.assertRegex(listed, r"\nmatmul .*a skeleton.*portable")
@@ -265,6 +269,25 @@ class BadFileTest(unittest.TestCase):
         built = bytearray(build(self.file).read_bytes())
         built[18:20] = (183).to_bytes(2, "little")
         self.file.write_bytes(built)
+        self.expect_row()
+
+    def test_plugin_cut_off(self):
+        built = build(self.file).read_bytes()
+        self.file.write_bytes(built[:len(built) // 2])
+        self.expect_row()
+
+    def test_plugin_fast_math(self):
+        build(self.file, source=PLUGIN + FAST)
+        self.expect_row()
+
+    def test_plugin_needs_by_path(self):
+        other = self.scene.directory / "other.so"
+        build(other, source="int other;")
+        build(self.file, link=["-Wl,--no-as-needed", "-x", "none", os.path.relpath(other)])
+        self.expect_row()
+
+    def test_plugin_runpath(self):
+        build(self.file, link=["-Wl,-rpath,lib"])
         self.expect_row()
 
     def test_plugin_workspace(self):
