@@ -5,14 +5,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "kernels/activation.h"
+#include "kernels/cross_entropy.h"
 #include "kernels/registry.h"
 #include "runtime/os/env.h"
+#include "tools/kernel_kit/check_shapes.h"
 #include "tools/kernel_kit/checked_memory.h"
 #include "tools/kernel_kit/kernel_folder.h"
 #include "tools/kernel_kit/number_errors.h"
@@ -37,6 +41,32 @@ TEST_P(EveryOp, HasAKernelThatPasses) {
   EXPECT_EQ(verdict->computed, verdict->calls);
   EXPECT_TRUE(verdict->layout_free);
   EXPECT_FALSE(last.empty());
+  // The kernel under test has the bits of the default of most ops, so what is allowed for the default's sake would excuse
+  // anything: here it does not count.
+  for (const kit::CallVerdict& each : verdict->numbers) {
+    EXPECT_LE(each.errors.relative(), each.limits.own) << each.call << ", " << each.array;
+    EXPECT_EQ(each.errors.wrong_kind, 0) << each.call << ", " << each.array;
+  }
+}
+
+TEST(CheckShapes, HaveTargetsOfTheirVocabularyAndRowsWithoutOne) {
+  const Result<std::vector<kit::CheckShape>> shapes = kit::check_shapes(posix_env(), OpId::cross_entropy);
+  ASSERT_TRUE(shapes.ok()) << shapes.error().message;
+  std::set<std::int64_t> vocabularies;
+  int without = 0;
+  for (const kit::CheckShape& each : *shapes) {
+    CrossEntropy op;
+    std::memcpy(&op, each.call.arguments(), sizeof(op));
+    kit::CheckedMemory memory({.seed = 1, .contents = each.contents});
+    op = memory.bind(op);
+    vocabularies.insert(op.vocabulary);
+    for (std::int64_t row = 0; row < op.rows; ++row) {
+      EXPECT_LT(op.targets[row], op.vocabulary);
+      without += op.targets[row] < 0 ? 1 : 0;
+    }
+  }
+  EXPECT_TRUE(vocabularies.contains(1) && vocabularies.contains(33));
+  EXPECT_GT(without, 0);
 }
 
 std::string name_of_op(const testing::TestParamInfo<std::size_t>& tested) {
@@ -82,6 +112,20 @@ TEST(NumberErrors, TellsNumbersThatAreNotFinite) {
   const kit::NumberErrors errors = kit::compare_numbers(same, expected, DType::fp32, false);
   EXPECT_EQ(errors.wrong_kind, 3);
   EXPECT_EQ(errors.first_wrong_kind, 0);
+}
+
+TEST(ErrorLimits, AllowSomeTimesTheErrorOfADefaultThatIsNotFarOff) {
+  const auto limits = [](double error) {
+    return kit::error_limits(DType::fp32, false, {.largest_error = error, .largest_expected = 1.0});
+  };
+  EXPECT_EQ(limits(0.0).relative, 4e-6);
+  EXPECT_EQ(limits(1e-3).relative, 4e-3);
+  EXPECT_EQ(limits(1e-3).own, 4e-6);
+  for (const double error : {0.5, 1e30, std::numeric_limits<double>::infinity()})
+    EXPECT_EQ(limits(error).relative, 4e-6) << "a default that is wrong excuses nothing: " << error;
+  EXPECT_EQ(kit::error_limits(DType::fp32, false, {.wrong_kind = 2}).wrong_kind, 2)
+      << "no more numbers of the wrong kind than the default has";
+  EXPECT_EQ(kit::error_limits(DType::int32, true, {.largest_error = 1.0}).relative, 0.0);
 }
 
 TEST(CheckedMemory, NamesWhatIsWrittenWhereNothingMayBe) {

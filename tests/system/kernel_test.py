@@ -214,8 +214,16 @@ class CheckTest(unittest.TestCase):
                           r"wrong: .* has other bits where its outputs and its workspace held something else before")
 
     def test_bits_that_change_from_run_to_run(self):
-        self.expect_wrong("static int runs; ++runs; for (int64_t i = 0; i < op->count; ++i) y[i] = a[i] + b[i] + 1e-7f * (runs % 7);",
+        self.expect_wrong("static int runs; for (int64_t i = 0; i < op->count; ++i) y[i] = a[i] + b[i] + 1e-7f * (runs % 7); ++runs;",
                           r"wrong: .* has other bits ")
+
+    def test_flushes_denormal_numbers(self):
+        self.expect_wrong("for (int64_t i = 0; i < op->count; ++i) { float s = a[i] + b[i]; y[i] = s < 1e-38f && s > -1e-38f ? s * 0 : s; }",
+                          r"wrong: .*, denormal: element \d+ of y is 0")
+
+    def test_bits_that_the_contract_fixes(self):
+        self.expect_wrong("for (int64_t i = 0; i < op->count; ++i) y[i] = (a[i] + b[i]) * (1 + 0x1p-23f);",
+                          r"wrong: .*: element \d+ of y has not the bits of \w+, and the contract of add leaves no choice")
 
     def test_crash(self):
         self.expect_wrong("((volatile int*)8)[0] = 1;", r"wrong: plug-in .* ended the process by signal 11 \(SIGSEGV\): it uses memory that is not its own; "

@@ -145,10 +145,9 @@ Result<std::vector<CheckShape>> check_shapes(Env& env, OpId op) {
         if (sizes != bench::SampleSizes::toy) continue;
         visit_op(op, sample.shape.arguments(), [&](const auto& base) {
           visit_odd(base, [&](const auto& odd) {
-            collector.add(
-                {.use = "odd",
-                 .call = bench::OpCall(odd),
-                 .contents = {.tokens_below = std::min(sample.contents.tokens_below, tokens_of_odd)}});
+            std::int64_t tokens = std::min(sample.contents.tokens_below, tokens_of_odd);
+            if constexpr (requires { odd.vocabulary; }) tokens = std::min(tokens, odd.vocabulary);
+            collector.add({.use = "odd", .call = bench::OpCall(odd), .contents = {.tokens_below = tokens}});
           });
         });
       }

@@ -27,6 +27,8 @@ double value_of(Values values, double uniform, std::int64_t index) {
       return 1e4 * plain;
     case Values::tiny:
       return 1e-30 * plain;
+    case Values::denormal:
+      return 1e-39 * plain;
   }
   return plain;
 }
@@ -43,6 +45,12 @@ void put(std::byte* target, DType dtype, double value) {
     case DType::fp64:
       return copy(value);
   }
+}
+
+// A target of a row may be negative, which means none; a token that is read may not.
+bool is_without_target(const Operand& operand, std::int64_t index) {
+  constexpr std::int64_t every = 7;
+  return std::string_view(operand.name) == "targets" && index % every == 2;
 }
 
 bool has_first_content(const Operand& operand) {
@@ -63,6 +71,8 @@ const char* name_of(Values values) {
       return "large";
     case Values::tiny:
       return "tiny";
+    case Values::denormal:
+      return "denormal";
   }
   return "unknown";
 }
@@ -118,7 +128,9 @@ void CheckedMemory::fill(Array& array) const {
     std::byte* const place = target + static_cast<std::size_t>(i) * size;
     switch (operand.content) {
       case Operand::Content::tokens:
-        put(place, DType::int32, uniform(i) * static_cast<double>(terms_.contents.tokens_below));
+        put(place, DType::int32,
+            is_without_target(operand, i) ? static_cast<double>(-1 - i)
+                                          : uniform(i) * static_cast<double>(terms_.contents.tokens_below));
         break;
       case Operand::Content::first_keys: {
         const auto index = static_cast<std::size_t>(i);

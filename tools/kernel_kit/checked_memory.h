@@ -27,6 +27,7 @@ enum class Values : std::uint8_t {
   outliers,  // in [-1, 1), and one in a hundred a thousand times as large
   large,     // up to 1e4 in magnitude
   tiny,      // up to 1e-30 in magnitude
+  denormal,  // up to 1e-39 in magnitude: below the smallest normal number
 };
 const char* name_of(Values values);
 

@@ -25,7 +25,9 @@ struct CallVerdict {
   std::string array = {};  // "y"
   std::string dtype = {};
   NumberErrors errors = {};
-  double default_relative = 0.0;  // that of the implementation that runs by default, on the same inputs
+  std::string default_name = {};  // implementation that a run without the kernel chooses for this call
+  double default_relative = 0.0;  // its error on the same inputs
+  ErrorLimits limits = {};
 };
 
 struct KernelVerdict {

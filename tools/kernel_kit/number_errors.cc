@@ -78,8 +78,19 @@ void add_number(NumberErrors& errors, std::int64_t index, double actual, double 
 }  // namespace
 
 double NumberErrors::relative() const {
-  if (!(largest_error > 0.0)) return 0.0;
-  return largest_expected > 0.0 ? largest_error / largest_expected : std::numeric_limits<double>::infinity();
+  constexpr auto smallest = 2.0 * static_cast<double>(std::numeric_limits<float>::min());
+  return largest_error / std::max(largest_expected, smallest);
+}
+
+ErrorLimits error_limits(DType dtype, bool is_words, const NumberErrors& of_default) {
+  constexpr double times = 4.0;    // the error of the default
+  constexpr double far_off = 0.1;  // a default with more is wrong, and no measure
+  ErrorLimits limits{.wrong_kind = of_default.wrong_kind};
+  if (is_words) return limits;
+  limits.own = dtype == DType::bf16 ? 1.0 / 256 : dtype == DType::fp64 ? 1e-13 : 4e-6;
+  const double most = times * of_default.relative();
+  limits.relative = most <= far_off ? std::max(limits.own, most) : limits.own;
+  return limits;
 }
 
 Json NumberErrors::json() const {

@@ -31,10 +31,21 @@ struct NumberErrors {
   std::int64_t first_wrong_kind = -1;
 
   double ulp_mean() const { return count > 0 ? ulp_sum / static_cast<double>(count) : 0.0; }
-  // Error relative to the largest number of the array; 0 where all are exact.
+  // Error relative to the largest number of the array; where all are small, to 2^-125, of which a unit of a denormal number
+  // of bf16 is 1/256.
   double relative() const;
   Json json() const;
 };
+
+// ErrorLimits says how wrong an array may be.
+struct ErrorLimits {
+  double own = 0.0;             // relative error that is allowed whatever the default does
+  double relative = 0.0;        // that is allowed
+  std::int64_t wrong_kind = 0;  // numbers that may be of the wrong kind
+};
+// Returns the limits of an array: those of the tests of Holdfast's own kernels, or some times the error of the default
+// on the same inputs, where they leave few digits. A default that is far off allows nothing.
+ErrorLimits error_limits(DType dtype, bool is_words, const NumberErrors& of_default);
 
 // Compares two arrays of one type, of which int32 and words must be equal.
 NumberErrors compare_numbers(std::span<const std::byte> actual, std::span<const std::byte> expected,
