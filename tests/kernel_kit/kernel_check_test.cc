@@ -14,8 +14,10 @@
 
 #include "kernels/activation.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/norm.h"
 #include "kernels/registry.h"
 #include "runtime/os/env.h"
+#include "tools/kernel_kit/call_cut.h"
 #include "tools/kernel_kit/check_shapes.h"
 #include "tools/kernel_kit/checked_memory.h"
 #include "tools/kernel_kit/kernel_folder.h"
@@ -25,6 +27,20 @@ namespace holdfast::test {
 namespace {
 
 namespace kit = bench::kernel_kit;
+
+// Ops of which no call is cut in two: sums over what would be cut, tables, and bytes.
+constexpr OpId whole_ops[] = {OpId::matmul,
+                              OpId::bias_gradient,
+                              OpId::embedding_backward,
+                              OpId::layernorm_backward,
+                              OpId::rmsnorm_backward,
+                              OpId::cross_entropy_join,
+                              OpId::loss_sum,
+                              OpId::adamw,
+                              OpId::fill_zero,
+                              OpId::copy,
+                              OpId::digest,
+                              OpId::optimizer_digest};
 
 class EveryOp : public testing::TestWithParam<std::size_t> {};
 
@@ -41,6 +57,7 @@ TEST_P(EveryOp, HasAKernelThatPasses) {
   EXPECT_EQ(verdict->computed, verdict->calls);
   EXPECT_TRUE(verdict->layout_free);
   EXPECT_FALSE(last.empty());
+  EXPECT_EQ(verdict->cut == 0, std::ranges::find(whole_ops, op) != std::end(whole_ops)) << verdict->cut;
   // The kernel under test has the bits of the default of most ops, so what is allowed for the default's sake would excuse
   // anything: here it does not count.
   for (const kit::CallVerdict& each : verdict->numbers) {
@@ -126,6 +143,23 @@ TEST(ErrorLimits, AllowSomeTimesTheErrorOfADefaultThatIsNotFarOff) {
   EXPECT_EQ(kit::error_limits(DType::fp32, false, {.wrong_kind = 2}).wrong_kind, 2)
       << "no more numbers of the wrong kind than the default has";
   EXPECT_EQ(kit::error_limits(DType::int32, true, {.largest_error = 1.0}).relative, 0.0);
+}
+
+TEST(CutInTwo, MovesWhatBelongsToTheSecondPart) {
+  const float x[12] = {};
+  const float weight[3] = {};
+  float y[12], rstd[4];
+  const RmsNormForward op{.x = x, .weight = weight, .y = y, .rstd = rstd, .rows = 4, .width = 3};
+  const auto parts = kit::cut_in_two(op);
+  ASSERT_TRUE(parts.has_value());
+  EXPECT_EQ(parts->first.rows, 1);
+  EXPECT_EQ(parts->second.rows, 3);
+  EXPECT_EQ(parts->first.y, y);
+  EXPECT_EQ(parts->second.x, x + 3);
+  EXPECT_EQ(parts->second.y, y + 3);
+  EXPECT_EQ(parts->second.rstd, rstd + 1);
+  EXPECT_EQ(parts->second.weight, weight) << "which both parts read";
+  EXPECT_FALSE(kit::cut_in_two(RmsNormForward{.rows = 1, .width = 3}).has_value());
 }
 
 TEST(CheckedMemory, NamesWhatIsWrittenWhereNothingMayBe) {

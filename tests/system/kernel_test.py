@@ -3,6 +3,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -19,7 +20,10 @@ HEADER = harness.ROOT / "kernels/include/holdfast_kernel.h"
 
 # A plug-in in C, of which a test changes a word.
 PLUGIN = """#include "holdfast_kernel.h"
+#include <math.h>
 #include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
 static int launch(const hf_call* call, void* workspace, void* stream) {
   const hf_add* op = (const hf_add*)call->op;
   const float* a = (const float*)op->a;
@@ -211,19 +215,11 @@ class CheckTest(unittest.TestCase):
 
     def test_bits_that_depend_on_what_was_there(self):
         self.expect_wrong("for (int64_t i = 0; i < op->count; ++i) y[i] = a[i] + b[i] + (y[i] == 0 ? 1e-7f : 0);",
-                          r"wrong: .* has other bits where its outputs and its workspace held something else before")
+                          r"wrong: .* has other bits where its outputs, its workspace and what lies around them held something else before")
 
     def test_bits_that_change_from_run_to_run(self):
         self.expect_wrong("static int runs; for (int64_t i = 0; i < op->count; ++i) y[i] = a[i] + b[i] + 1e-7f * (runs % 7); ++runs;",
                           r"wrong: .* has other bits ")
-
-    def test_flushes_denormal_numbers(self):
-        self.expect_wrong("for (int64_t i = 0; i < op->count; ++i) { float s = a[i] + b[i]; y[i] = s < 1e-38f && s > -1e-38f ? s * 0 : s; }",
-                          r"wrong: .*, denormal: element \d+ of y is 0")
-
-    def test_bits_that_the_contract_fixes(self):
-        self.expect_wrong("for (int64_t i = 0; i < op->count; ++i) y[i] = (a[i] + b[i]) * (1 + 0x1p-23f);",
-                          r"wrong: .*: element \d+ of y has not the bits of \w+, and the contract of add leaves no choice")
 
     def test_crash(self):
         self.expect_wrong("((volatile int*)8)[0] = 1;", r"wrong: plug-in .* ended the process by signal 11 \(SIGSEGV\): it uses memory that is not its own; "
@@ -233,7 +229,61 @@ class CheckTest(unittest.TestCase):
         self.expect_wrong("for (volatile int i = 0;;) i = 1;", r"wrong: plug-in .* did not answer for 5 s; the last thing: mine of add: usual on ", "--seconds=5")
 
     def test_return_code(self):
-        self.expect_wrong("return 7;", r"wrong: plug-in .* ended the process .*the last thing: mine of add: usual on ")
+        self.expect_wrong("return 7;", r"wrong: .*: it returns 7 instead of 0: it has not computed its call")
+
+    def test_throws(self):
+        folder = self.folder / "add"
+        harness.program_output("kernel", "new", "add", "--out", folder)
+        source = (folder / "kernel.cc").read_text()
+        (folder / "kernel.cc").write_text(source.replace("int launch(const hf_call* call, void*, void*) {", "int launch(const hf_call* call, void*, void*) {\n  throw 1;"))
+        made = subprocess.run(["make", "-C", str(folder)], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(made.returncode, 0, made.stdout + made.stderr)
+        checked = harness.call_program("kernel", "check", folder / "kernel.so")
+        self.assertEqual(checked.returncode, 1, checked.stdout)
+        self.assertRegex(checked.stdout, "wrong: .*: it throws an exception, which ends a run")
+
+    def test_reads_behind_its_memory(self):
+        self.expect_wrong("float past = 0; for (int64_t i = 0; i < op->count + 1; ++i) past += a[i] * 1e-30f;"
+                          "for (int64_t i = 0; i < op->count; ++i) y[i] = a[i] + b[i] + past;", r"wrong: .*: y has \d+ elements that are not finite")
+        self.expect_wrong("for (int64_t i = 0; i < op->count; ++i) y[i] = a[i] + b[i]; volatile float past = a[op->count]; (void)past;",
+                          r"wrong: plug-in .* ended the process by signal 11 \(SIGSEGV\).*; the last thing: mine of add: arrays that end where the memory of the "
+                          "process ends, on ")
+
+    def test_flushes_denormal_numbers(self):
+        self.expect_wrong("for (int64_t i = 0; i < op->count; ++i) { float s = a[i] + b[i]; y[i] = s < 1e-38f && s > -1e-38f ? s * 0 : s; }",
+                          r"wrong: .*, denormal: element \d+ of y is 0")
+
+    @unittest.skipUnless(platform.machine() == "x86_64", "MXCSR")
+    def test_floating_point_control_that_it_leaves_changed(self):
+        self.expect_wrong("for (int64_t i = 0; i < op->count; ++i) y[i] = a[i] + b[i]; __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040);",
+                          r"wrong: .*: it leaves the floating point control of a thread \(MXCSR\) changed, 0x9fc0 instead of 0x1f80")
+
+    def test_bits_that_the_contract_fixes(self):
+        self.expect_wrong("for (int64_t i = 0; i < op->count; ++i) y[i] = (a[i] + b[i]) * (1 + 0x1p-23f);",
+                          r"wrong: .*: element \d+ of y has not the bits of \w+, and the contract of add leaves no choice")
+
+    def test_bits_that_depend_on_where_a_call_is_cut(self):
+        """One kernel that rounds otherwise in the last elements of its calls, as vector code with a scalar rest does."""
+        words = {"OP": '"gelu_forward"', "SCHEMA": "HF_SCHEMA_GELU_FORWARD", "hf_add": "hf_gelu_forward",
+                 "source": PLUGIN.replace("  const float* a = (const float*)op->a;\n", "").replace("op->b", "op->x"),
+                 "COMPUTE": "for (int64_t i = 0; i < op->count; ++i) { double v = b[i]; y[i] = (float)(0.5 * v * (1 + tanh(0.7978845608028654 * (v + 0.044715 * v * v * v))));"
+                            "if (i >= op->count / 4 * 4) y[i] *= 1 + 0x1p-23f; }"}
+        done = self.check(**words)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertRegex(done.stdout, r"wrong: .*: element \d+ of y has other bits where the call is cut in two: it breaks the promise HF_LAYOUT_FREE")
+        honest = self.check(**words, HF_LAYOUT_FREE="0")
+        self.assertEqual(honest.returncode, 0, honest.stdout)
+        self.assertRegex(honest.stdout, r"note: .* has other bits where the call is cut in two: it must not have the flag HF_LAYOUT_FREE")
+        self.assertNotIn("it can have the flag", honest.stdout)
+
+    def test_workspace(self):
+        launch = "for (int64_t i = 0; i < op->count; ++i) y[i] = a[i] + b[i];"
+        source = PLUGIN.replace("static int supports", "static size_t room(const hf_call* call) { (void)call; return ROOM; }\nstatic int supports")
+        for room, write, says in [("10", "10", "it writes behind the end of its workspace of 10 bytes"), ("10", "-1", "it writes in front of its workspace of 10 bytes"),
+                                  ("(size_t)-100", "0", "its workspace\\(\\) asks for 18446744073709551516 bytes")]:
+            done = self.check(source=source, WORKSPACE="room", ROOM=room, COMPUTE=f"{launch} ((char*)workspace)[{write}] = 1;")
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertRegex(done.stdout, "wrong: .*: " + says)
 
 
 class BadFileTest(unittest.TestCase):

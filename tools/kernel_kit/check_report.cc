@@ -67,8 +67,11 @@ std::string bits_text(const KernelVerdict& verdict) {
   if (!verdict.same_bits_twice) return "other bits from one run to the next";
   if (!verdict.layout_free) return "the same in each run, others in another layout";
   if (!verdict.passed()) return "no difference found before the checks ended";
-  return "the same on 1, 2, 3, 5 and 16 threads, at other addresses, and three times beside a thread that "
-         "disturbs";
+  return fmt::format(
+      "the same on 1, 2, 3, 5 and 16 threads, at other addresses, three times beside a thread that disturbs, "
+      "{}",
+      verdict.cut > 0 ? fmt::format("and in {} calls cut in two", verdict.cut)
+                      : "and no call was cut in two");
 }
 
 std::string title_of(const KernelVerdict& verdict) {

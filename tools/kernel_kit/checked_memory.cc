@@ -10,8 +10,7 @@
 namespace holdfast::bench::kernel_kit {
 namespace {
 
-constexpr std::size_t guard_bytes = 4096, line_bytes = 64;
-constexpr std::byte guard = std::byte{0xa5};
+constexpr std::size_t guard_around = 4096, line = 64;  // bytes
 
 double value_of(Values values, double uniform, std::int64_t index) {
   const double plain = 2.0 * uniform - 1.0;
@@ -98,11 +97,12 @@ std::byte* CheckedMemory::hand_out(const void* pointer, const Operand& operand) 
   array.operand = operand;
   array.bytes = pointer != nullptr ? reserved_[pointer] : own;
   array.is_written = operand.is_written();
-  array.memory.assign(array.bytes + 2 * guard_bytes + 2 * line_bytes, guard);
-  const auto address = reinterpret_cast<std::uintptr_t>(array.memory.data());
-  const std::size_t to_line = (line_bytes - address % line_bytes) % line_bytes;
-  array.begin =
-      guard_bytes + to_line + terms_.shift * static_cast<std::size_t>(operand.element_bytes) % line_bytes;
+  array.buffer = std::make_unique<os::FencedBuffer>(array.bytes + 2 * guard_around + line);
+  array.memory = array.buffer->bytes();
+  std::ranges::fill(array.memory, terms_.guard);
+  array.begin = terms_.is_fenced
+                    ? array.memory.size() - array.bytes
+                    : guard_around + terms_.shift * static_cast<std::size_t>(operand.element_bytes) % line;
   fill(array);
   return array.memory.data() + array.begin;
 }
@@ -150,7 +150,7 @@ void CheckedMemory::fill(Array& array) const {
 }
 
 void CheckedMemory::seal() {
-  for (Array& array : arrays_) array.before = array.memory;
+  for (Array& array : arrays_) array.before.assign(array.memory.begin(), array.memory.end());
 }
 
 std::string CheckedMemory::damage() const {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "kernels/operand.h"
 #include "kernels/optimizer.h"
 #include "runtime/measure/op_memory.h"
+#include "runtime/os/fenced_buffer.h"
 
 namespace holdfast::bench::kernel_kit {
 
@@ -35,7 +37,9 @@ struct CheckedMemoryTerms {
   std::uint64_t seed = 0;
   Values values = Values::usual;
   std::byte poison = std::byte{0xff};  // what arrays hold that the op only writes; 0xff is a NaN
+  std::byte guard = std::byte{0xff};   // what lies in front of arrays and behind them
   std::size_t shift = 0;               // elements by which arrays begin after an address that 64 divides
+  bool is_fenced = false;  // arrays end at memory that nobody may touch, instead of such an address
   measure::OperandContents contents = {};
 };
 
@@ -76,8 +80,10 @@ class CheckedMemory {
     Operand operand = {};
     std::size_t bytes = 0, begin = 0;  // in `memory`
     bool is_written = false;
-    std::vector<std::byte> memory = {}, before = {};
-    std::span<const std::byte> content() const { return std::span(memory).subspan(begin, bytes); }
+    std::unique_ptr<os::FencedBuffer> buffer = {};
+    std::span<std::byte> memory = {};  // of `buffer`
+    std::vector<std::byte> before = {};
+    std::span<const std::byte> content() const { return memory.subspan(begin, bytes); }
   };
   const std::vector<Array>& arrays() const { return arrays_; }
 

@@ -7,60 +7,23 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <utility>
 
-#include "kernels/cpu/context.h"
-#include "kernels/cpu/matmul_cache.h"
-#include "kernels/cpu/team.h"
 #include "kernels/plugin.h"
 #include "kernels/registry.h"
 #include "kernels/visit_op.h"
 #include "runtime/measure/op_text.h"
 #include "runtime/os/thread.h"
+#include "tools/kernel_kit/call_cut.h"
 #include "tools/kernel_kit/check_shapes.h"
 #include "tools/kernel_kit/checked_memory.h"
+#include "tools/kernel_kit/kernel_runner.h"
 
 namespace holdfast::bench::kernel_kit {
 namespace {
 
 constexpr int thread_counts[] = {1, 2, 3, 5, 16};
 constexpr std::size_t most_problems = 5;
-
-// KernelRunner runs implementations on a team of its own, with working memory that it looks after.
-class KernelRunner {
- public:
-  explicit KernelRunner(int threads)
-      : team_(threads, cpu::use_one_thread_per_primitive),
-        scratch_(threads),
-        matmuls_(threads),
-        context_(team_, scratch_, matmuls_) {}
-
-  // Returns a clause about what the kernel did to memory that is not its own; empty: nothing.
-  std::string run(const Implementation& kernel, const void* arguments, std::byte poison) {
-    kernel.prepare_on(context_, arguments);
-    const std::size_t own = workspace_bytes(kernel, context_, arguments);
-    const std::size_t whole = (own + 63) / 64 * 64 + guard_bytes;
-    context_.request_shared_scratch(whole);
-    HF_CHECK(scratch_.allocate(), "no memory for the workspace of a kernel");
-    std::byte* const memory = scratch_.shared();
-    std::memset(memory, std::to_integer<int>(poison), own);
-    std::memset(memory + own, guard, whole - own);
-    kernel.run_on(context_, arguments);
-    for (std::size_t i = own; kernel.plugin != nullptr && i < whole; ++i) {
-      if (memory[i] != std::byte{guard})
-        return fmt::format("it writes {} bytes after the end of its workspace of {} bytes", i - own + 1, own);
-    }
-    return {};
-  }
-
- private:
-  static constexpr std::size_t guard_bytes = 4096;
-  static constexpr unsigned char guard = 0x5a;
-
-  cpu::Team team_;
-  cpu::Scratch scratch_;
-  cpu::MatmulCache matmuls_;
-  cpu::Context context_;
-};
 
 // Disturber keeps a processor and its caches busy for as long as it lives.
 class Disturber {
@@ -86,7 +49,7 @@ class Disturber {
   std::unique_ptr<Thread> thread_;
 };
 
-// AllowedAlias names two operands that the contract lets be the same memory.
+// AllowedAlias names two operands that the contract lets be the same memory; of several with a name, it is the last.
 struct AllowedAlias {
   OpId op;
   const char* read;
@@ -95,7 +58,8 @@ struct AllowedAlias {
 constexpr AllowedAlias allowed_aliases[] = {{OpId::add, "a", "y"},
                                             {OpId::add, "b", "y"},
                                             {OpId::layernorm_backward, "dresidual", "dx"},
-                                            {OpId::rmsnorm_backward, "dresidual", "dx"}};
+                                            {OpId::rmsnorm_backward, "dresidual", "dx"},
+                                            {OpId::tree_sum, "parts", "y"}};
 
 std::string dtype_text(const auto& op) {
   std::string text;
@@ -123,7 +87,9 @@ class Trial {
   struct Ways {
     Values values = Values::usual;
     std::byte poison = std::byte{0xff};
+    std::byte guard = std::byte{0xa5};  // a small number; 0xff is a NaN
     std::size_t shift = 0;
+    bool is_fenced = false;
     const AllowedAlias* alias = nullptr;
   };
 
@@ -131,6 +97,18 @@ class Trial {
     Outcome outcome{.memory = memory_of(ways), .damage = {}};
     const Op op = bound(outcome.memory, ways);
     outcome.damage = runner.run(kernel_, &op, ways.poison);
+    if (outcome.damage.empty()) outcome.damage = outcome.memory.damage();
+    return outcome;
+  }
+  // Runs the kernel on the two parts of the call; nothing where it is one piece, or the kernel computes no such parts.
+  std::optional<Outcome> run_cut(KernelRunner& runner, const Ways& ways) const {
+    Outcome outcome{.memory = memory_of(ways), .damage = {}};
+    const std::optional<std::pair<Op, Op>> parts = cut_in_two(bound(outcome.memory, ways));
+    if (!parts.has_value() || !kernel_.computes(&parts->first) || !kernel_.computes(&parts->second))
+      return std::nullopt;
+    for (const Op* part : {&parts->first, &parts->second}) {
+      if (outcome.damage.empty()) outcome.damage = runner.run(kernel_, part, ways.poison);
+    }
     if (outcome.damage.empty()) outcome.damage = outcome.memory.damage();
     return outcome;
   }
@@ -151,18 +129,27 @@ class Trial {
     return CheckedMemory({.seed = 17,
                           .values = ways.values,
                           .poison = ways.poison,
+                          .guard = ways.guard,
                           .shift = ways.shift,
+                          .is_fenced = ways.is_fenced,
                           .contents = contents_});
+  }
+  int count_of(std::string_view name) const {
+    int count = 0;
+    Op::visit_operands(shape_,
+                       [&](const auto&, const Operand& operand) { count += name == operand.name ? 1 : 0; });
+    return count;
   }
   Op bound(CheckedMemory& memory, const Ways& ways) const {
     if (ways.alias == nullptr) return memory.bind(shape_);
     Op shape = shape_;
     static const std::byte same_place{};  // an address that stands for memory, and that no other operand has
-    const void* const read = &same_place;
+    const void* const place = &same_place;
+    int of_name = count_of(ways.alias->read);
     Op::visit_operands(shape, [&](auto& pointer, const Operand& operand) {
       const std::string_view name = operand.name;
-      if (name == ways.alias->read || name == ways.alias->written)
-        pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(const_cast<void*>(read));
+      if (name == ways.alias->written || (name == ways.alias->read && --of_name == 0))
+        pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(const_cast<void*>(place));
     });
     return memory.bind(shape);
   }
@@ -243,14 +230,16 @@ class KernelChecker {
       problem(
           fmt::format("it computes none of the {} calls that it was offered: supports() returns 0 for all",
                       verdict_.calls));
-    const std::uint32_t flags = kernel_.plugin == nullptr ? 0 : kernel_.plugin->kernel->flags;
-    if (verdict_.computed > 0 && verdict_.passed() && (flags & HF_LAYOUT_FREE) == 0)
-      verdict_.notes.emplace_back("its bits were the same in all ways; give it the flag HF_LAYOUT_FREE");
+    if (verdict_.cut > 0 && verdict_.layout_free && verdict_.passed() && (flags() & HF_LAYOUT_FREE) == 0)
+      verdict_.notes.emplace_back(
+          "its bits were the same in all ways, also of calls cut in two; it can have the flag "
+          "HF_LAYOUT_FREE");
     return std::move(verdict_);
   }
   bool gives_up() const { return verdict_.problems.size() >= most_problems; }
 
  private:
+  std::uint32_t flags() const { return kernel_.plugin == nullptr ? 0 : kernel_.plugin->kernel->flags; }
   void tell(std::string_view what, int threads) {
     tell_(fmt::format("{} on {}{}", what, label_, threads > 0 ? fmt::format(", {} threads", threads) : ""));
   }
@@ -272,7 +261,7 @@ class KernelChecker {
   template <typename Op>
   void check_values(const Trial<Op>& trial, Values values) {
     failed_ = false;
-    const typename Trial<Op>::Ways ways{.values = values};
+    const typename Trial<Op>::Ways ways{.values = values, .guard = std::byte{0xff}};
     const std::optional<CheckedMemory> actual = run(trial, 0, ways, name_of(values));
     if (!actual.has_value()) return;
     const CheckedMemory expected = trial.run_reference(ways);
@@ -341,9 +330,15 @@ class KernelChecker {
     if (const auto other = run(trial, 2, Ways{.shift = 1}, "other addresses");
         other.has_value() && !same_bits(*first, *other, where))
       other_bits("where its arrays begin at other addresses", where, false);
-    if (const auto other = run(trial, 1, Ways{.poison = std::byte{0}}, "zeros in what it writes");
+    if (const auto other =
+            run(trial, 1, Ways{.poison = std::byte{0}, .guard = std::byte{0xff}}, "zeros in what it writes");
         other.has_value() && !failed_ && !same_bits(*first, *other, where))
-      other_bits("where its outputs and its workspace held something else before", where, true);
+      other_bits("where its outputs, its workspace and what lies around them held something else before",
+                 where, true);
+    if (!failed_)
+      run(trial, 1, Ways{.is_fenced = true}, "arrays that end where the memory of the process ends,");
+    if (failed_) return;
+    check_cut(trial, *first);
     if (failed_) return;
     const Disturber disturber(env_);
     for (int repeat = 0; repeat < 3 && !failed_; ++repeat) {
@@ -353,17 +348,41 @@ class KernelChecker {
     }
   }
 
+  // A kernel that does not promise to be free of the layout may have other bits here.
+  template <typename Op>
+  void check_cut(const Trial<Op>& trial, const CheckedMemory& whole) {
+    tell("a call cut in two", thread_counts[1]);
+    const auto cut = trial.run_cut(*runners_[1], {});
+    if (!cut.has_value()) return;
+    std::string where;
+    if (!cut->damage.empty()) return problem(fmt::format("{}, cut in two: {}", label_, cut->damage));
+    ++verdict_.cut;
+    if (same_bits(whole, cut->memory, where)) return;
+    const bool is_first = std::exchange(verdict_.layout_free, false);
+    if ((flags() & HF_LAYOUT_FREE) != 0)
+      problem(fmt::format(
+          "{}: {} has other bits where the call is cut in two: it breaks the promise HF_LAYOUT_FREE", label_,
+          where));
+    else if (is_first)
+      verdict_.notes.push_back(fmt::format(
+          "{}: {} has other bits where the call is cut in two: it must not have the flag HF_LAYOUT_FREE",
+          label_, where));
+  }
+
   template <typename Op>
   void check_aliases(const Trial<Op>& trial, const Op& shape) {
     using Ways = typename Trial<Op>::Ways;
     for (const AllowedAlias& alias : allowed_aliases) {
       if (alias.op != Op::id || failed_) continue;
       bool is_given = true;
+      std::int64_t read_bytes = 0, written_bytes = 0;
       Op::visit_operands(shape, [&](const auto& pointer, const Operand& operand) {
-        if (std::string_view(operand.name) == alias.read && operand.optional && pointer == nullptr)
-          is_given = false;
+        const std::string_view name = operand.name;
+        if (name == alias.read && operand.optional && pointer == nullptr) is_given = false;
+        if (name == alias.read) read_bytes = operand.element_bytes;
+        if (name == alias.written) written_bytes = operand.element_bytes;
       });
-      if (!is_given) continue;
+      if (!is_given || read_bytes != written_bytes) continue;
       const auto apart = run(trial, 1, Ways{}, "no alias");
       const auto same = run(trial, 1, Ways{.alias = &alias}, "an alias");
       std::string where;
@@ -402,6 +421,7 @@ Json KernelVerdict::json() const {
           {"passed", passed()},
           {"calls", calls},
           {"computed", computed},
+          {"cut_in_two", cut},
           {"same_bits_twice", same_bits_twice},
           {"layout_free", layout_free},
           {"problems", problems},
