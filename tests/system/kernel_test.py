@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -231,6 +232,17 @@ class CheckTest(unittest.TestCase):
     def test_return_code(self):
         self.expect_wrong("return 7;", r"wrong: .*: it returns 7 instead of 0: it has not computed its call")
 
+    def test_ends_the_process(self):
+        """Whatever exit code it takes, and whatever it prints: the check has not ended."""
+        for code in [0, 2]:
+            self.expect_wrong(f"_exit({code});", rf"wrong: plug-in .* ended the process with exit code {code}, before the checks had ended; "
+                                                 r"the last thing: mine of add: usual on ")
+        self.expect_wrong('for (int i = 0; i < 9999; ++i) puts("holdfast: all is well"); fflush(stdout); _exit(2);', r"the last thing: mine of add: usual on ")
+
+    def test_aborts(self):
+        self.expect_wrong('fprintf(stderr, "one\\nthe heap is broken\\n"); raise(SIGABRT);',
+                          r'wrong: plug-in .* ended the process by signal 6 \(SIGABRT\), after it printed "the heap is broken"; the last thing: mine of add: usual on ')
+
     def test_throws(self):
         folder = self.folder / "add"
         harness.program_output("kernel", "new", "add", "--out", folder)
@@ -241,6 +253,18 @@ class CheckTest(unittest.TestCase):
         checked = harness.call_program("kernel", "check", folder / "kernel.so")
         self.assertEqual(checked.returncode, 1, checked.stdout)
         self.assertRegex(checked.stdout, "wrong: .*: it throws an exception, which ends a run")
+
+    def test_full_disk_accuses_nobody(self):
+        file = build(self.folder / "mine.so")
+        command = f'trap "" XFSZ; ulimit -f 4; exec {shlex.quote(str(harness.PROGRAM))} kernel check {shlex.quote(str(file))}'
+        done = subprocess.run(["bash", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False)
+        self.assertEqual(done.returncode, 5, done.stdout)
+        self.assertRegex(done.stdout, r"^holdfast: cannot append to \S+/told: the disk is full")
+
+    def test_prints(self):
+        done = self.check(COMPUTE='puts("@ a line"); for (int64_t i = 0; i < op->count; ++i) y[i] = a[i] + b[i];')
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertNotIn("a line", done.stdout)
 
     def test_reads_behind_its_memory(self):
         self.expect_wrong("float past = 0; for (int64_t i = 0; i < op->count + 1; ++i) past += a[i] * 1e-30f;"

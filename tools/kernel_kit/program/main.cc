@@ -6,6 +6,8 @@
 #include <array>
 #include <csignal>
 #include <cstdio>
+#include <memory>
+#include <optional>
 
 #include "kernels/plugin_loader.h"
 #include "runtime/cli/common/arguments.h"
@@ -42,8 +44,8 @@ constexpr const char* usage =
     "\n"
     "Exit code 0, 1 where check finds something wrong, 2 where a word or a file is.\n";
 
-constexpr int wrong_kernel = 1;          // exit code of check
-constexpr std::string_view told = "@ ";  // begins a line of the child about what comes
+constexpr int wrong_kernel = 1;  // exit code of check
+constexpr std::size_t room_for_result = std::size_t{1} << 20;
 
 Result<int> list(Env&, const std::vector<std::string>& words) {
   HF_TRY_VOID(outcome_of(Arguments::parse("kernel list", words, {}, {})));
@@ -92,12 +94,20 @@ Result<int> make_new(Env& env, const std::vector<std::string>& words) {
   return 0;
 }
 
-// The child: checks the kernels in this process, which they may end, and writes what it found to a file.
-Result<int> check_here(Env& env, const std::vector<std::string>& words) {
-  HF_TRY(const Arguments arguments, Arguments::parse("kernel check", words, {"FILE.so"}, {"op", "result"}));
+// Files by which the child tells the first process what it found. A plug-in may end the child at any time and with any
+// exit code, and print what it likes, so only these count.
+struct ChildFiles {
+  explicit ChildFiles(const std::string& folder)
+      : told(folder + "/told"), result(folder + "/result.json"), error(folder + "/error.json") {}
+  std::string told;    // a line for all that came, from before the library is loaded on
+  std::string result;  // the report, when all checks have ended
+  std::string error;   // what kept the child itself from its work
+};
+
+Result<kernel_kit::CheckReport> check_all(Env& env, const Arguments& arguments, const ChildFiles& files) {
   const std::string& path = arguments.positional(0);
-  fmt::print("{}loading it\n", told);
-  std::fflush(stdout);
+  const auto tell = [&](const std::string& what) { return env.append_line(files.told, what); };
+  HF_TRY_VOID(tell("loading it"));
   HF_TRY(const KernelRegistry* registry, registry_with_plugins(env, {path}));
   kernel_kit::CheckReport report;
   std::vector<std::string> names;
@@ -107,39 +117,63 @@ Result<int> check_here(Env& env, const std::vector<std::string>& words) {
       report.plugin = text_of(*each->plugin->file);
       names.emplace_back(op_names[index]);
       if (arguments.has("op") && arguments.text("op", "") != op_names[index]) continue;
+      Result<void> told;
       HF_TRY(kernel_kit::KernelVerdict verdict,
              kernel_kit::check_kernel(env, *each, [&](const std::string& what) {
-               fmt::print("{}{} of {}: {}\n", told, each->name, op_names[index], what);
-               std::fflush(stdout);
+               if (told.ok()) told = tell(fmt::format("{} of {}: {}", each->name, op_names[index], what));
              }));
+      HF_TRY_VOID(std::move(told));
       report.kernels.push_back(std::move(verdict));
     }
   }
   if (report.kernels.empty())
     return fail(ExitCode::config, "plug-in {} has no kernel for {}; it has some for {}", path,
                 arguments.text("op", ""), fmt::join(names, ", "));
-  HF_TRY_VOID(env.replace_text(arguments.text("result", ""), Json{{"document", report.json()},
-                                                                  {"text", kernel_kit::text_of(report)},
-                                                                  {"page", kernel_kit::page_of(report)}}
-                                                                 .dump()));
+  return report;
+}
+
+// The child: checks the kernels in this process, which they may end, and writes what it found to files.
+Result<int> check_here(Env& env, const std::vector<std::string>& words) {
+  HF_TRY(const Arguments arguments, Arguments::parse("kernel check", words, {"FILE.so"}, {"op", "folder"}));
+  const ChildFiles files(arguments.text("folder", ""));
+  const Result<kernel_kit::CheckReport> report = check_all(env, arguments, files);
+  if (!report.ok()) {
+    const Error& error = report.error();
+    HF_TRY_VOID(env.replace_text(
+        files.error, Json{{"code", static_cast<int>(error.code)}, {"message", error.message}}.dump_any()));
+    return error;
+  }
+  HF_TRY_VOID(env.replace_text(files.result, Json{{"document", report->json()},
+                                                  {"text", kernel_kit::text_of(*report)},
+                                                  {"page", kernel_kit::page_of(*report)}}
+                                                 .dump_any()));
   return 0;
 }
 
-// Returns the last thing that the child said would come.
-std::string last_told(const std::string& output) {
-  const std::size_t line = output.rfind(std::string("\n") + std::string(told));
-  const std::size_t begin = line != std::string::npos ? line + 1 : 0;
-  if (!std::string_view(output).substr(begin).starts_with(told)) return "it began";
-  return output.substr(begin + told.size(), output.find('\n', begin) - begin - told.size());
+// Returns the last thing that the child said would come; empty: it said nothing.
+std::string last_told(Env& env, const ChildFiles& files) {
+  std::string text = env.text_or_empty(files.told);
+  while (text.ends_with('\n')) text.pop_back();
+  return text.substr(text.rfind('\n') + 1);
 }
 
-// Returns what the child complained of, without the lines of what would come.
-std::string complaint_in(const std::string& output) {
-  std::string text = output.substr(std::min(output.size(), output.rfind("holdfast: ")));
-  constexpr std::string_view name = "holdfast: ";
-  if (text.starts_with(name)) text.erase(0, name.size());
-  while (text.ends_with('\n')) text.pop_back();
-  return text.empty() ? "it ended without a word" : text;
+// Returns the child's own error, if it told of one.
+std::optional<Error> error_of_child(Env& env, const ChildFiles& files) {
+  const Json error = Json::parse_any(env.text_or_empty(files.error));
+  if (!error.is_object() || !error.contains("code") || !error.contains("message")) return std::nullopt;
+  if (!error.at("code").is_number() || !error.at("message").is_string()) return std::nullopt;
+  return Error{static_cast<ExitCode>(error.at("code").get<int>()), error.at("message").get<std::string>()};
+}
+
+// Returns what the child found, if it came to its end.
+std::optional<Json> result_of_child(Env& env, const ChildFiles& files) {
+  Json result = Json::parse_any(env.text_or_empty(files.result));
+  if (!result.is_object() || !result.contains("document") || !result.at("document").is_object())
+    return std::nullopt;
+  for (const char* const name : {"text", "page"}) {
+    if (!result.contains(name) || !result.at(name).is_string()) return std::nullopt;
+  }
+  return result;
 }
 
 struct CheckTerms {
@@ -160,20 +194,43 @@ int failed(const CheckTerms& terms, const std::string& sentence) {
   return wrong_kernel;
 }
 
-Result<int> show(Env& env, const CheckTerms& terms, const std::string& result_path) {
-  HF_TRY(const std::string text, env.read_text(result_path));
-  const Json result = Json::parse(text);
+Result<int> show(Env& env, const CheckTerms& terms, const Json& result) {
   const Json& document = result.at("document");
   if (!terms.page.empty()) {
     const Result<void> written = env.replace_text(terms.page, result.at("page").get<std::string>());
     if (!written.ok()) return fail(ExitCode::config, "--page: {}", written.error().message);
   }
   if (terms.as_json) {
-    fmt::print("{}\n", document.dump(1));
+    fmt::print("{}\n", document.dump_any(1));
   } else {
     fmt::print("{}", result.at("text").get<std::string>());
   }
-  return document.at("passed").get<bool>() ? 0 : wrong_kernel;
+  return document.value("passed", false) ? 0 : wrong_kernel;
+}
+
+// Returns what is known of the reason for a signal: who aborts says why.
+std::string why_killed(const CommandEnd& end) {
+  if (end.code == SIGSEGV || end.code == SIGBUS) return ": it uses memory that is not its own";
+  if (end.code != SIGABRT) return "";
+  std::string_view text = end.output;
+  while (text.ends_with('\n')) text.remove_suffix(1);
+  text.remove_prefix(text.rfind('\n') + 1);
+  return text.empty() ? "" : fmt::format(", after it printed \"{}\"", printable(text));
+}
+
+// Returns how the plug-in ended the child's process, or kept it.
+std::string end_text(const CheckTerms& terms, const CommandEnd& end) {
+  switch (end.how) {
+    case CommandEnd::How::timed_out:
+      return fmt::format("did not answer for {} s", terms.seconds);
+    case CommandEnd::How::killed:
+      return fmt::format("ended the process by {}{}", text_of(ProcessEnd{.killed = true, .code = end.code}),
+                         why_killed(end));
+    case CommandEnd::How::cancelled:
+    case CommandEnd::How::exited:
+      break;
+  }
+  return fmt::format("ended the process with exit code {}, before the checks had ended", end.code);
 }
 
 Result<int> check(Env& env, const std::vector<std::string>& words) {
@@ -185,31 +242,25 @@ Result<int> check(Env& env, const std::vector<std::string>& words) {
   terms.as_json = arguments.has("json");
   terms.page = arguments.text("page", "");
   HF_TRY(const std::unique_ptr<ScratchDirectory> scratch, ScratchDirectory::make(env));
-  const std::string result = scratch->file("result.json");
-  std::vector<std::string> child = {program_path(), "check-here", terms.path, "--result=" + result};
+  const std::string folder = scratch->file("child");
+  HF_TRY_VOID(env.make_directories(folder));
+  std::vector<std::string> child = {program_path(), "check-here", terms.path, "--folder=" + folder};
   if (!terms.op.empty()) child.push_back("--op=" + terms.op);
   HF_TRY(const CommandEnd end,
          env.run_command({.line = "exec " + words_for_shell(child), .timeout_ms = terms.seconds * 1000}));
-  switch (end.how) {
-    case CommandEnd::How::timed_out:
-      return failed(terms, fmt::format("did not answer for {} s; the last thing: {}", terms.seconds,
-                                       last_told(end.output)));
-    case CommandEnd::How::killed:
-      return failed(
-          terms,
-          fmt::format("ended the process by {}{}; the last thing: {}",
-                      text_of(ProcessEnd{.killed = true, .code = end.code}),
-                      end.code == SIGSEGV || end.code == SIGBUS ? ": it uses memory that is not its own" : "",
-                      last_told(end.output)));
-    case CommandEnd::How::cancelled:
-    case CommandEnd::How::exited:
-      break;
+  const ChildFiles files(folder);
+  if (end.how == CommandEnd::How::exited) {
+    if (const std::optional<Error> error = error_of_child(env, files)) return *error;
+    if (end.code == 0) {
+      if (const std::optional<Json> result = result_of_child(env, files)) return show(env, terms, *result);
+    }
   }
-  if (end.code == 0) return show(env, terms, result);
-  if (end.code == static_cast<int>(ExitCode::config))
-    return Error{ExitCode::config, complaint_in(end.output)};
-  return failed(terms, fmt::format("ended the process with exit code {}; the last thing: {}", end.code,
-                                   last_told(end.output)));
+  const std::string told = last_told(env, files);
+  if (told.empty())
+    return fail(ExitCode::data, "kernel check could not begin in a process of its own: {}", end.output);
+  // A disk that is full keeps the child from telling what it found, which is no fault of the plug-in.
+  HF_TRY_VOID(env.replace_text(scratch->file("room"), std::string(room_for_result, ' ')));
+  return failed(terms, fmt::format("{}; the last thing: {}", end_text(terms, end), told));
 }
 
 struct Subcommand {
