@@ -80,7 +80,7 @@ class SlurmTest(unittest.TestCase):
         """srun ends the others; the next start goes on."""
         self.begin()
         words = ["srun", f"--nodes={NODES}", f"--ntasks-per-node={TASKS}", "--mpi=pmix", *self.run_.train_arguments()]
-        self.cluster.submit(self.run_, words, HOLDFAST_FAULTS="step.begin@12:3=kill").expect_failure(SETTLE_S)
+        self.cluster.submit(self.run_, words, HOLDFAST_FAULTS="step.begin@18:3=kill").expect_failure(SETTLE_S)
         harness.expect_no_processes(self.run_)
         self.expect_finished(self.cluster.submit(self.run_, words))
         self.assertGreaterEqual(self.run_.events("start")[-1]["resumed_from_step"], 5)
