@@ -459,11 +459,11 @@ std::vector<Option> interval_options() {
       boolean("checkpoint.delta", HF_FIELD(checkpoint.delta), kSafe,
               "Write frozen tensors (model.freeze) once: later checkpoints have their file by a link. Damage "
               "to such a file damages every checkpoint that has it; false = each checkpoint has a copy"),
-      integer_or_auto("checkpoint.ram_every_steps", HF_FIELD(checkpoint.ram_every_steps), "steps", {0, kMany},
-                      kSafe,
-                      "Copy the state to shared memory this often, where a restart on the same hosts finds "
-                      "it; auto = after the first step, and as often as is measured to cost at most 0.5 % of "
-                      "the time; 0 = never"),
+      integer_or_auto(
+          "checkpoint.ram_every_steps", HF_FIELD(checkpoint.ram_every_steps), "steps", {0, kMany}, kSafe,
+          "Copy the state to shared memory this often, where a restart on the same hosts finds "
+          "it; auto = after the first step, and as often as is measured to cost at most 0.5 % of "
+          "the time, more often only where the run fails so often that it is worth it; 0 = never"),
       choice("checkpoint.replicas", HF_FIELD(checkpoint.replicas), {"auto", "on", "off"}, kSafe,
              "Whether another data-parallel rank keeps a copy of each snapshot in shared memory, of another "
              "host where there is one; auto = where data-parallel ranks are on several hosts. Where "

@@ -7,6 +7,20 @@
 namespace holdfast::hazard {
 namespace {
 
+// GammaPrior is a belief of a rate: as if so many failures had been seen in so many seconds.
+struct GammaPrior {
+  double weight = 0.0, seconds = 0.0;
+  double rate_after(const FailureHistory& history) const {
+    return (weight + static_cast<double>(history.failures)) / (seconds + history.running_seconds);
+  }
+  // Returns the logarithm of what the chance of the history is in proportion to, whatever the prior.
+  double log_likelihood(const FailureHistory& history) const {
+    const double after = weight + static_cast<double>(history.failures);
+    return std::lgamma(after) - std::lgamma(weight) + weight * std::log(seconds) -
+           after * std::log(seconds + history.running_seconds);
+  }
+};
+
 // Llama 3 (arXiv 2407.21783, section 3.3.4): 419 unexpected interruptions of 16,384 H100 in 54 days.
 constexpr double llama3_hours = 16'384.0 * 54.0 * 24.0 / 419.0;
 // Meta's research clusters (arXiv 2410.21680), A100: 1.8 h at 16,384 GPUs, and 7.9 h at 1,024 as jobs really ended.
@@ -97,8 +111,16 @@ RatePrior cautious(const RatePrior& prior) {
 
 double expected_mtbf_seconds(const RatePrior& prior, const FailureHistory& history) {
   if (prior.is_fixed) return prior.mtbf_seconds;
-  return (history.running_seconds + prior.weight * prior.mtbf_seconds) /
-         (static_cast<double>(history.failures) + prior.weight);
+  // So many runs are in trouble that half of the expected failures are theirs; all of them where that is no trouble.
+  const double in_trouble = std::min(0.5, 0.5 * RatePrior::trouble_seconds / prior.mtbf_seconds);
+  const double usual_rate =
+      (1.0 / prior.mtbf_seconds - in_trouble / RatePrior::trouble_seconds) / (1.0 - in_trouble);
+  const GammaPrior usual{.weight = prior.weight, .seconds = prior.weight / usual_rate},
+      trouble{.weight = 1.0, .seconds = RatePrior::trouble_seconds};
+  const double odds = in_trouble / (1.0 - in_trouble) *
+                      std::exp(trouble.log_likelihood(history) - usual.log_likelihood(history));
+  if (!std::isfinite(odds)) return 1.0 / trouble.rate_after(history);
+  return (1.0 + odds) / (usual.rate_after(history) + odds * trouble.rate_after(history));
 }
 
 }  // namespace holdfast::hazard

@@ -8,10 +8,12 @@
 //   a chance p, n times in a row          p^n: 0.999^1000 = 0.37
 //   spares, k of n                        the least s with P(at most s of n + s are away) >= p. Each is away for the share
 //                                         q = r / (m + r) of the time, r: time of a replacement; binomial(n + s, q)
-//   rate after f failures in T            the prior Gamma(w, w M0) and a Poisson likelihood give Gamma(w + f, w M0 + T), whose
-//                                         mean is (w + f) / (w M0 + T). w is the weight of the prior, in failures
+//   rate after f failures in T            a prior Gamma(w, b) and a Poisson likelihood give Gamma(w + f, b + T), whose mean is
+//                                         (w + f) / (b + T). w is the weight of the prior, in failures
+//   one of two priors                     their shares after f failures in T are as q_i P_i(f in T), where
+//                                         P(f in T) ~ Gamma(w + f) / Gamma(w) b^w / (b + T)^(w + f); the rate is the mean
 //
-// A. Gelman et al., Bayesian Data Analysis (3rd edition), section 2.6, has the last row; the others are textbook.
+// A. Gelman et al., Bayesian Data Analysis (3rd edition), sections 2.6 and 22.1, has the last two rows; the others are textbook.
 #pragma once
 
 #include <cstdint>
@@ -64,14 +66,18 @@ struct DeviceHistory {
   }
 };
 
-// RatePrior is what is believed of the MTBF of a whole run before its history is looked at.
+// RatePrior is what is believed of the MTBF of a whole run before its history is looked at. Half of the failures that it
+// expects are those of the few runs that are in trouble (a bad host, a bug, preemption) and fail every quarter of an hour, so
+// that a run which fails again and again is taken for one of these after two or three failures, however long its prior.
 struct RatePrior {
   double mtbf_seconds = day_seconds;
-  double weight = assumed_weight;  // in failures: how many it takes to outweigh the prior
+  double weight = assumed_weight;  // in failures: how many it takes to outweigh the prior, but for trouble
   bool is_fixed = false;           // the user stated the MTBF of the run: no history changes it
   bool is_stated = false;          // the user stated the MTBF of a device
 
   static constexpr double assumed_weight = 0.25, stated_weight = 1.0;
+  static constexpr double trouble_seconds =
+      900.0;  // MTBF of a run in trouble; it weighs as much as a failure
 };
 // StatedHazard is what a config says of failures; 0: not stated.
 struct StatedHazard {

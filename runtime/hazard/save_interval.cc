@@ -31,8 +31,15 @@ std::int64_t steps_between_saves(const SaveTimes& times, double mtbf_seconds) {
   return steps_of(std::max(best, times.durable_seconds), times.step_seconds);
 }
 
-std::int64_t steps_between_snapshots(const SaveTimes& times) {
-  return steps_of(times.cost_seconds / snapshot_share, times.step_seconds);
+bool snapshots_follow_failures(double cost_seconds, double mtbf_seconds) {
+  return best_interval_seconds(cost_seconds, mtbf_seconds) < cost_seconds / snapshot_share;
+}
+
+std::int64_t steps_between_snapshots(const SaveTimes& times, double mtbf_seconds) {
+  const double seconds = snapshots_follow_failures(times.cost_seconds, mtbf_seconds)
+                             ? best_interval_seconds(times.cost_seconds, mtbf_seconds)
+                             : times.cost_seconds / snapshot_share;
+  return steps_of(seconds, times.step_seconds);
 }
 
 std::int64_t steps_within(std::int64_t steps, double limit_seconds, double step_seconds) {

@@ -18,9 +18,12 @@ struct SaveTimes {
 };
 // Checkpoints on the disk. None is due before the one before is durable.
 std::int64_t steps_between_saves(const SaveTimes& times, double mtbf_seconds);
-// RAM snapshots: the fewest that leave their cost at or below a half percent of the time.
+// RAM snapshots: as many as cost a half percent of the time, and more only where a run fails so often that they are worth it:
+// then as checkpoints.
 inline constexpr double snapshot_share = 0.005;
-std::int64_t steps_between_snapshots(const SaveTimes& times);
+std::int64_t steps_between_snapshots(const SaveTimes& times, double mtbf_seconds);
+// Returns whether they come more often because of failures.
+bool snapshots_follow_failures(double cost_seconds, double mtbf_seconds);
 // Returns an interval cut to what may be lost (checkpoint.lose_at_most); 0 seconds: no limit. It is a step at least.
 std::int64_t steps_within(std::int64_t steps, double limit_seconds, double step_seconds);
 // Returns an interval of checkpoints cut so that most_lost_seconds() is no more than `may_lose_seconds`, as far as the disk takes

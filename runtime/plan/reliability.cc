@@ -82,7 +82,7 @@ TierPlan disk_plan(const LayoutPlan& plan, const PlannedMachine& machine, const 
 }
 
 TierPlan ram_plan(const LayoutPlan& plan, const PlannedMachine& machine, const RunFigures& figures,
-                  double step_seconds) {
+                  double step_seconds, double mtbf_seconds) {
   const CheckpointConfig& checkpoint = plan.config.checkpoint;
   TierPlan tier{.exists = checkpoint.ram_every_steps != 0,
                 .cost_seconds = save_cost(plan, machine, figures, figures.snapshot),
@@ -91,8 +91,11 @@ TierPlan ram_plan(const LayoutPlan& plan, const PlannedMachine& machine, const R
   std::int64_t steps = checkpoint.ram_every_steps;
   tier.chosen_by = "checkpoint.ram_every_steps";
   if (steps == CheckpointConfig::interval_auto) {
-    steps = steps_between_snapshots({.step_seconds = step_seconds, .cost_seconds = tier.cost_seconds.value});
-    tier.chosen_by = "as often as costs 0.5 %";
+    const double cost_seconds = tier.cost_seconds.value;
+    steps =
+        steps_between_snapshots({.step_seconds = step_seconds, .cost_seconds = cost_seconds}, mtbf_seconds);
+    tier.chosen_by =
+        snapshots_follow_failures(cost_seconds, mtbf_seconds) ? "Young, Daly" : "as often as costs 0.5 %";
     const double limit = static_cast<double>(checkpoint.lose_at_most_ms) / 1e3;
     const std::int64_t cut =
         limit > 0.0 ? steps_within(steps, std::max(limit - step_seconds, step_seconds), step_seconds) : steps;
@@ -256,7 +259,7 @@ ReliabilityPlan plan_reliability(const LayoutPlan& plan, const PlannedMachine& m
   result.tokens = plan.tokens_per_step() * static_cast<std::uint64_t>(config.training.steps);
   result.p_no_failure = p_no_failure(result.training_seconds, result.mtbf_seconds);
   result.disk = disk_plan(plan, machine, figures, step_seconds, result.saving_mtbf_seconds);
-  result.ram = ram_plan(plan, machine, figures, step_seconds);
+  result.ram = ram_plan(plan, machine, figures, step_seconds, result.saving_mtbf_seconds);
   plan_reaches(result, plan, machine, figures, options);
   result.time = time_of(result);
   if (result.spares_95 > config.elastic.spares)

@@ -239,7 +239,8 @@ struct IntervalEvent {
     visit("cost_ms", self.cost_ms, "ms", "What one save costs the steps");
     visit("step_ms", self.step_ms, "ms", "Time of a step");
     visit("durable_ms", self.durable_ms, "ms", "How long a save takes until it counts; of tier disk");
-    visit("mtbf_ms", self.mtbf_ms, "ms", "Mean time between failures that was reckoned with; of tier disk");
+    visit("mtbf_ms", self.mtbf_ms, "ms",
+          "Mean time between failures that was reckoned with, where the interval follows from it");
   }
 };
 

@@ -308,7 +308,7 @@ void SaveCadence::choose(Tier& tier) {
   if (!tier.is_auto() || tier.longer_seconds.count() < (to_disk ? 1 : snapshot_trials)) return;
   const SaveTimes times = times_of(tier);
   const std::int64_t best =
-      to_disk ? steps_between_saves(times, mtbf_seconds()) : steps_between_snapshots(times);
+      to_disk ? steps_between_saves(times, mtbf_seconds()) : steps_between_snapshots(times, mtbf_seconds());
   tier.chosen_steps = best;
   tier.unlimited_steps = 0;
   tier.most_lost_seconds = 0.0;
@@ -353,7 +353,7 @@ std::string source_of(const IntervalChoice& choice) {
 std::string describe(const IntervalChoice& choice) {
   std::string why = fmt::format("one costs {}, a step takes {}", format_seconds(choice.times.cost_seconds),
                                 format_seconds(choice.times.step_seconds));
-  if (choice.to_disk) {
+  if (choice.mtbf_seconds > 0.0) {
     const bool is_assumed = !choice.prior.is_fixed && choice.failures == 0;
     // An assumption is no measurement, and not said as exactly.
     const double unit_s = is_assumed && choice.mtbf_seconds >= hour_seconds ? hour_seconds : 1.0;
@@ -385,10 +385,11 @@ std::optional<IntervalChoice> SaveCadence::take_choice() {
     tier->reported_steps = tier->chosen_steps;
     const bool is_first_to_say = loses_too_much && !std::exchange(tier->said_too_much, loses_too_much);
     const bool to_disk = tier == &disk_;
+    const bool by_failures = to_disk || snapshots_follow_failures(tier->cost_seconds, mtbf_seconds());
     return IntervalChoice{.to_disk = to_disk,
                           .every_steps = tier->chosen_steps,
                           .times = times_of(*tier),
-                          .mtbf_seconds = to_disk ? mtbf_seconds() : 0.0,
+                          .mtbf_seconds = by_failures ? mtbf_seconds() : 0.0,
                           .prior = epoch_.prior,
                           .failures = history_.failures,
                           .unlimited_steps = tier->unlimited_steps,

@@ -104,7 +104,7 @@ struct IntervalChoice {
   bool to_disk = false;
   std::int64_t every_steps = 0;
   SaveTimes times;
-  double mtbf_seconds = 0.0;  // for saves to disk
+  double mtbf_seconds = 0.0;  // where the interval follows from failures: for saves to disk always
   RatePrior prior = {};       // that it follows from, with the failures of the run so far
   std::int64_t failures = 0;
   std::int64_t unlimited_steps = 0;  // interval without checkpoint.lose_at_most, where that cut it; else 0

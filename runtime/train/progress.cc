@@ -227,10 +227,8 @@ void Progress::chose_interval(std::uint64_t step, const IntervalChoice& choice) 
                       .every_steps = choice.every_steps,
                       .cost_ms = times.cost_seconds * 1e3,
                       .step_ms = times.step_seconds * 1e3};
-  if (choice.to_disk) {
-    event.durable_ms = times.durable_seconds * 1e3;
-    event.mtbf_ms = choice.mtbf_seconds * 1e3;
-  }
+  if (choice.to_disk) event.durable_ms = times.durable_seconds * 1e3;
+  if (choice.mtbf_seconds > 0.0) event.mtbf_ms = choice.mtbf_seconds * 1e3;
   log_->write(event);
 }
 

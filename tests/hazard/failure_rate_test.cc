@@ -97,10 +97,38 @@ TEST(RatePrior, OutweighsNothingForLong) {
   const RatePrior assumed = cautious(run_prior({}, "cpu", 4));
   EXPECT_DOUBLE_EQ(expected_mtbf_seconds(assumed, {}), day_seconds) << "a day is assumed of a small run";
   EXPECT_GT(expected_mtbf_seconds(assumed, {.failures = 0, .running_seconds = day_seconds}), 4 * day_seconds);
-  EXPECT_GT(expected_mtbf_seconds(assumed, {.failures = 1, .running_seconds = 60.0}), hour_seconds)
+  EXPECT_GT(expected_mtbf_seconds(assumed, {.failures = 1, .running_seconds = hour_seconds}),
+            4 * hour_seconds)
       << "one says little";
   EXPECT_NEAR(expected_mtbf_seconds(assumed, {.failures = 100, .running_seconds = 360'000.0}), hour_seconds,
               300.0);
+}
+
+// A run that is started again and again is known as such after its second failure, whatever is assumed or stated of it.
+TEST(RatePrior, KnowsARunThatIsInTrouble) {
+  for (const StatedHazard& stated : {StatedHazard{}, StatedHazard{.device_mtbf_hours = 50'000}}) {
+    const RatePrior prior = cautious(run_prior(stated, "cuda", 8));
+    for (const std::int64_t failures : {2, 3, 6, 100}) {
+      const FailureHistory history{.failures = failures,
+                                   .running_seconds = 600.0 * static_cast<double>(failures)};
+      EXPECT_NEAR(expected_mtbf_seconds(prior, history), 600.0, 300.0) << failures;
+    }
+    EXPECT_GT(expected_mtbf_seconds(prior, {.failures = 2, .running_seconds = 2 * day_seconds}),
+              0.7 * day_seconds)
+        << "two in two days are no trouble";
+  }
+}
+
+TEST(RatePrior, OfAHistoryWithoutAnEndIsANumber) {
+  const RatePrior prior = cautious(run_prior({}, "cuda", 8));
+  for (const FailureHistory& history : {FailureHistory{.failures = 1'000'000, .running_seconds = 1e4},
+                                        FailureHistory{.running_seconds = 1e12},
+                                        FailureHistory{.failures = 1'000'000, .running_seconds = 1e12}}) {
+    const double mtbf = expected_mtbf_seconds(prior, history);
+    EXPECT_TRUE(std::isfinite(mtbf) && mtbf > 0.0) << history.failures << " in " << history.running_seconds;
+  }
+  EXPECT_GT(expected_mtbf_seconds({.mtbf_seconds = 60.0}, {}), 59.0) << "a prior that is trouble by itself";
+  EXPECT_LT(expected_mtbf_seconds({.mtbf_seconds = 60.0}, {}), 61.0);
 }
 
 TEST(RatePrior, IsScaledByDevicesAndYieldsToWhatIsStated) {

@@ -80,8 +80,8 @@ TEST(Reliability, TakesWhatTheRunHasMeasured) {
                      .snapshot = SaveTimes{.step_seconds = 2.0, .cost_seconds = 0.05},
                      .recovery_seconds = 1.5};
   const ReliabilityPlan plan = planned(cluster_config(), figures);
-  // The prior, 792 h, has the weight of a quarter of a failure.
-  EXPECT_NEAR(plan.mtbf_seconds / hour_seconds, (20.0 + 0.25 * 50'677.0 / 64.0) / 20.25, 0.01);
+  // The prior, 792 h, says nothing any more: the run is in trouble (of which there is one failure in a quarter of an hour).
+  EXPECT_NEAR(plan.mtbf_seconds / hour_seconds, (20.0 + 0.25) / 21.0, 0.01);
   EXPECT_DOUBLE_EQ(plan.training_seconds, 2e6);
   EXPECT_NEAR(plan.ram.interval_seconds, 0.05 / 0.005, 1e-9);
   EXPECT_NEAR(plan.disk.interval_seconds, best_interval_seconds(4.0, plan.saving_mtbf_seconds), 2.0);
@@ -123,7 +123,9 @@ TEST(Reliability, CountsTheHistoryByDevices) {
                      .ranks = 4,
                      .history = {.failures = 0, .device_seconds = 4 * 1024 * hour_seconds}};
   const ReliabilityPlan plan = planned(cluster_config(), figures);
-  EXPECT_NEAR(plan.mtbf_seconds / hour_seconds, (64.0 + 0.25 * 50'677.0 / 64.0) / 0.25, 0.1);
+  // The prior of a usual run is twice as long, less the quarter of an hour of one in trouble, and has the weight of a
+  // quarter of a failure.
+  EXPECT_NEAR(plan.mtbf_seconds / hour_seconds, (64.0 + 0.25 * (2 * 50'677.0 / 64.0 - 0.25)) / 0.25, 0.1);
   EXPECT_NE(plan.ranks_note.find("were those of 4 ranks"), std::string::npos) << plan.ranks_note;
   figures.ranks = 0;
   const ReliabilityPlan unknown = planned(cluster_config(), figures);

@@ -183,7 +183,7 @@ TEST(SaveCadence, TheHistoryCountsWhereNothingIsStated) {
   EXPECT_GT(stormy.saves.size(), 5 * calm.saves.size());
   ASSERT_FALSE(stormy.choices.empty());
   EXPECT_FALSE(stormy.choices[0].prior.is_fixed);
-  EXPECT_NEAR(stormy.choices[0].mtbf_seconds, 1146.0, 30.0);
+  EXPECT_NEAR(stormy.choices[0].mtbf_seconds, 724.0, 30.0);
   EXPECT_EQ(stormy.choices[0].failures, 50);
   EXPECT_EQ(calm.choices[0].failures, 0);
 }
