@@ -2,8 +2,11 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
+#include <functional>
 #include <string_view>
+#include <utility>
 
 #include "runtime/core/units.h"
 #include "runtime/save/save_cadence.h"
@@ -92,8 +95,11 @@ Answer restart(const Config&, const ArmedFacts& facts) {
   return facts.has_launcher ? on("by holdfast launch") : off("not started by holdfast launch");
 }
 
-Answer spares(const Config&, const ArmedFacts& facts) {
-  return facts.spares > 0 ? on(fmt::format("{}", facts.spares)) : off("elastic.spares = 0");
+Answer spares(const Config& config, const ArmedFacts& facts) {
+  if (facts.spares > 0) return on(fmt::format("{}", facts.spares));
+  return off(config.elastic.spares == 0
+                 ? "elastic.spares = 0"
+                 : fmt::format("none is left of elastic.spares = {}", config.elastic.spares));
 }
 
 Answer watchdog(const Config& config, const ArmedFacts& facts) {
@@ -141,6 +147,16 @@ Answer notify(const Config& config, const ArmedFacts&) {
   return on(fmt::format("{} an hour at most", config.notify.at_most));
 }
 
+// Returns "watchdog (5s to 10m), spares (2)": those that `is_wanted`.
+std::string listed(const std::vector<Protection>& all,
+                   const std::function<bool(const Protection&)>& is_wanted) {
+  std::string line;
+  for (const Protection& each : all) {
+    if (is_wanted(each)) line += fmt::format("{}{} ({})", line.empty() ? "" : ", ", each.name, each.words);
+  }
+  return line;
+}
+
 struct Row {
   std::string_view name;
   Answer (*answer)(const Config&, const ArmedFacts&);
@@ -184,12 +200,21 @@ std::map<std::string, std::string> protections_by_name(const std::vector<Protect
 }
 
 std::string armed_line(const std::vector<Protection>& all, bool is_on) {
-  std::string line;
-  for (const Protection& each : all) {
-    if (each.is_on == is_on)
-      line += fmt::format("{}{} ({})", line.empty() ? "" : ", ", each.name, each.words);
-  }
+  const std::string line = listed(all, [is_on](const Protection& each) { return each.is_on == is_on; });
   return fmt::format("{}: {}", is_on ? "armed" : "not armed", line.empty() ? "nothing" : line);
+}
+
+std::vector<std::string> armed_news(const std::vector<Protection>& before,
+                                    const std::vector<Protection>& now) {
+  std::vector<std::string> lines;
+  for (const auto& [is_on, begin] : {std::pair(false, "no longer armed"), std::pair(true, "armed again")}) {
+    const std::string line = listed(now, [&before, is_on = is_on](const Protection& each) {
+      const auto old = std::ranges::find(before, each.name, &Protection::name);
+      return each.is_on == is_on && old != before.end() && old->is_on != is_on;
+    });
+    if (!line.empty()) lines.push_back(fmt::format("{}: {}", begin, line));
+  }
+  return lines;
 }
 
 }  // namespace holdfast::elastic

@@ -1,6 +1,6 @@
 // Protections of a run: what of its fault tolerance is on and with which numbers, and what is off and why. Each start tells it on the
-// console and in its event, so that nothing is off without a word. One table has their names, which are also labels of the
-// metrics. Pure.
+// console and in its event, and each recovery and growth what has changed, so that nothing is off without a word. One table has
+// their names, which are also labels of the metrics. Pure.
 #pragma once
 
 #include <cstdint>
@@ -42,5 +42,10 @@ std::map<std::string, std::string> protections_by_name(const std::vector<Protect
 
 // Returns a line for the console: "armed: snapshots (auto), watchdog (5s to 10m)", "not armed: spares (elastic.spares = 0)".
 std::string armed_line(const std::vector<Protection>& all, bool is_on);
+
+// Returns lines for the console of what is on now and was not `before`, or the other way round: "armed again: ...", "no longer
+// armed: shrink (1 of 1 copies are the fewest)".
+std::vector<std::string> armed_news(const std::vector<Protection>& before,
+                                    const std::vector<Protection>& now);
 
 }  // namespace holdfast::elastic

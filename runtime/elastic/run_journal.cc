@@ -145,10 +145,12 @@ Result<void> RunJournal::open(Worker& worker, RecoveryInventory& known, const Tr
   clock_.times.gemm_peak_ns = phase_ns();
   begin_epoch(worker, known, ranks);
   const std::uint64_t step = worker.state().step;
+  const std::vector<Protection> before = std::exchange(protections_, protections(worker));
   Result<void> outcome;
   if (group_.writes() && !opened_before) outcome = begin_log(worker, transport);
   if (group_.writes() && outcome.ok() && recovery_.has_value()) outcome = continue_log(step);
   HF_TRY_VOID(group_.agree(outcome));
+  for (const std::string& line : armed_news(before, protections_)) progress_->say(line);
   known.log_opened = true;
   begin_listening();
   tell_changed_links(step);
@@ -332,17 +334,27 @@ Result<void> RunJournal::continue_log(std::uint64_t step) {
         write_status(env(), paths(), {.state = "running", .step = step, .exit_code = 0, .reason = {}}));
   }
   count_failure();
+  recovery_->armed_after = protections_by_name(protections_, true);
+  recovery_->unarmed_after = protections_by_name(protections_, false);
   progress_->recovering(*recovery_);
   return {};
 }
 
-std::vector<Protection> RunJournal::protections(Worker& worker, int hosts) const {
+// Returns nothing where nobody knows.
+std::map<std::string, int> RunJournal::ranks_on_hosts() const {
+  if (group_.launched().membership != nullptr) return ranks_by_host(group_.launched().membership->view());
+  // By this the launcher of a single rank sees how many more there could be.
+  if (launched_start(env()).empty() || group_.world().communicator.size() > 1) return {};
+  return {{env().host_name(), 1}};
+}
+
+std::vector<Protection> RunJournal::protections(Worker& worker) const {
   const SnapshotPlan& snapshots = worker.state_view().snapshots;
   const TrainInputs& launched = group_.launched();
   return protections_of(setup_.config, {.ranks = group_.active().communicator.size(),
                                         .copies = worker.rank().mesh.shape().data,
                                         .spares = static_cast<int>(group_.assignment().spares.size()),
-                                        .hosts = hosts,
+                                        .hosts = std::max(static_cast<int>(ranks_on_hosts().size()), 1),
                                         .has_membership = launched.membership != nullptr,
                                         .has_launcher = !launched_start(env()).empty(),
                                         .is_watched = launched.watch != nullptr,
@@ -367,19 +379,12 @@ Result<void> RunJournal::begin_log(Worker& worker, const TransportChoice& transp
   HF_TRY_VOID(write_status(env(), paths(),
                            {.state = "running", .step = worker.state().step, .exit_code = 0, .reason = {}}));
   const StateSource source = source_of(setup_.start);
-  std::map<std::string, int> hosts;
-  if (group_.launched().membership != nullptr) {
-    hosts = ranks_by_host(group_.launched().membership->view());
-  } else if (!launched_start(env()).empty() && group_.world().communicator.size() == 1) {
-    hosts[env().host_name()] = 1;  // by this its launcher sees how many more there could be
-  }
-  const std::vector<Protection> all = protections(worker, std::max(static_cast<int>(hosts.size()), 1));
   const ModelSpec& spec = worker.workload().spec;
-  HF_TRY_VOID(
-      progress_->started(parameter_count(spec), group_.world().communicator.size(), hosts, worker.state(),
-                         source == StateSource::start ? "" : name_of(source), clock_.times, *setup_.device,
-                         transport.description, setup_.processors,
-                         {.on = protections_by_name(all, true), .off = protections_by_name(all, false)}));
+  HF_TRY_VOID(progress_->started(
+      parameter_count(spec), group_.world().communicator.size(), ranks_on_hosts(), worker.state(),
+      source == StateSource::start ? "" : name_of(source), clock_.times, *setup_.device,
+      transport.description, setup_.processors,
+      {.on = protections_by_name(protections_, true), .off = protections_by_name(protections_, false)}));
   const int ranks = group_.active().communicator.size();
   const std::int64_t stages = setup_.config.parallel.pipeline;
   const std::size_t spares = group_.assignment().spares.size();
@@ -402,7 +407,7 @@ Result<void> RunJournal::begin_log(Worker& worker, const TransportChoice& transp
   const std::string whole = why_gradients_are_whole(setup_.config, worker.rank().mesh.shape().data);
   if (!whole.empty()) progress_->say(whole);
   for (const std::string& line : kernel_summary(setup_.device->kernels())) progress_->say("kernels: " + line);
-  for (const bool is_on : {true, false}) progress_->say(armed_line(all, is_on));
+  for (const bool is_on : {true, false}) progress_->say(armed_line(protections_, is_on));
   warn_of_doors();
   return {};
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -89,7 +90,8 @@ class RunJournal {
   std::unique_ptr<LineSink> with_metrics(std::unique_ptr<LineSink> log);
   void begin_epoch(Worker& worker, RecoveryInventory& known, double ranks);
   Result<void> begin_log(Worker& worker, const TransportChoice& transport);
-  std::vector<Protection> protections(Worker& worker, int hosts) const;
+  std::map<std::string, int> ranks_on_hosts() const;
+  std::vector<Protection> protections(Worker& worker) const;
   Result<void> continue_log(std::uint64_t step);
   void count_failure();
   void note_gap(std::uint64_t step);
@@ -118,6 +120,7 @@ class RunJournal {
   bool hardware_read_ = false;  // this rank has read the file, because it writes it
   std::vector<std::string> changed_links_;
   std::optional<RecoveryRecord> recovery_;  // of the newest recovery or growth of this process
+  std::vector<Protection> protections_;     // of this epoch
   StartupClock clock_;
 };
 

@@ -260,16 +260,25 @@ void MetricsBook::put_derived(const std::string& name, const Json& event) {
         "1 from the first start of the run until it has finished, or was saved because it was asked to stop",
         "", is_over ? 0 : 1);
   if (name == StartEvent::kind) take_start(event);
-  if (name == StartEvent::kind || name == RecoveryEvent::kind) take_hosts(event);
+  if (name == StartEvent::kind || name == RecoveryEvent::kind) {
+    take_hosts(event);
+    take_armed(event);
+  }
 }
 
 void MetricsBook::take_start(const Json& event) {
   run_ = text_of(event, "run");
   Family& info = family_of(families_, "holdfast_run_info", Type::gauge,
                            "What the newest start of the run is; the value is 1");
-  Family& armed =
-      family_of(families_, "holdfast_armed", Type::gauge,
-                "Whether a protection is on in the newest start of the run (start: armed, unarmed)");
+  info.values = {
+      {text_of_labels({{"device", text_of(event, "device")}, {"exchange", text_of(event, "exchange")}}), 1}};
+}
+
+// A recovery by the launcher is followed by a start, which has them.
+void MetricsBook::take_armed(const Json& event) {
+  if (!event.contains(field_name(&StartEvent::armed)) && event_kind(event) != StartEvent::kind) return;
+  Family& armed = family_of(families_, "holdfast_armed", Type::gauge,
+                            "Whether a protection is on (start, recovery: armed, unarmed)");
   armed.values.clear();
   for (const auto& [field, is_on] :
        {std::pair(&StartEvent::armed, 1.0), std::pair(&StartEvent::unarmed, 0.0)}) {
@@ -279,8 +288,6 @@ void MetricsBook::take_start(const Json& event) {
     for (const auto& [protection, each] : words)
       armed.values[text_of_labels({{"protection", protection}})] = is_on;
   }
-  info.values = {
-      {text_of_labels({{"device", text_of(event, "device")}, {"exchange", text_of(event, "exchange")}}), 1}};
 }
 
 void MetricsBook::take_hosts(const Json& event) {

@@ -66,6 +66,7 @@ class MetricsBook {
   void begin_anew();
   void put_derived(const std::string& name, const Json& event);
   void take_start(const Json& event);
+  void take_armed(const Json& event);
   void take_hosts(const Json& event);
   void put_money(Families& all) const;
 

@@ -332,6 +332,7 @@ struct RecoveryEvent {
   std::variant<double, std::int64_t> duration_ms = no_number;  // the launcher counts whole ones
   std::optional<double> shrink_ms = {}, plan_ms = {}, load_ms = {}, replay_ms = {};
   std::optional<std::int64_t> waited_for_hosts_ms = {};
+  std::optional<std::map<std::string, std::string>> armed = {}, unarmed = {};
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("reason", self.reason, "",
@@ -356,6 +357,8 @@ struct RecoveryEvent {
     visit("replay_ms", self.replay_ms, "ms", "The steps until the first new one was made; level 1");
     visit("waited_for_hosts_ms", self.waited_for_hosts_ms, "ms",
           "Part of it for which too few hosts were there for a start; level 2, where there was such a time");
+    visit("armed", self.armed, "", "By name: each protection that is on from here, as in a start; level 1");
+    visit("unarmed", self.unarmed, "", "By name: each one that is off, and why; level 1");
   }
 };
 

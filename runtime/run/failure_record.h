@@ -82,7 +82,8 @@ struct RecoveryRecord {
   std::map<std::string, int> hosts_after = {};  // ranks of each
   std::string lost = {};                        // which ranks
   std::uint64_t resumed_step = 0;
-  std::string resumed_from = {};  // "ram", "disk" or "start"
+  std::string resumed_from = {};                                            // "ram", "disk" or "start"
+  std::map<std::string, std::string> armed_after = {}, unarmed_after = {};  // as in StartEvent
 };
 
 // Returns "lost rank 2 (host a) at step 9: 2 of 3 ranks go on, from step 8 in RAM", or "2 new ranks at step

@@ -144,6 +144,8 @@ void RunSummary::take(const Json& json) {
     ++recoveries;
     ranks = recovery->ranks_after;
     if (recovery->hosts.has_value()) hosts = *recovery->hosts;
+    if (recovery->armed.has_value()) armed = *recovery->armed;
+    if (recovery->unarmed.has_value()) unarmed = *recovery->unarmed;
   }
   incidents.read(json);
   if (const auto step = event_as(json, StepEvent{.tokens_per_sec = 0.0})) take_step(*step, *this);

@@ -103,7 +103,7 @@ struct RunSummary {
   std::uint64_t generation = 0;
   int ranks = 0;
   std::map<std::string, int> hosts = {};                        // ranks of each
-  std::map<std::string, std::string> armed = {}, unarmed = {};  // StartEvent
+  std::map<std::string, std::string> armed = {}, unarmed = {};  // StartEvent, RecoveryEvent
   std::optional<Step> newest = {};
   std::optional<SavedStep> checkpoint = {}, snapshot = {};
   std::optional<FailureCost> cost = {};

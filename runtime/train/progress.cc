@@ -418,7 +418,9 @@ void Progress::recovered() {
       .shrink_ms = milliseconds(record.shrink_ns),
       .plan_ms = milliseconds(record.plan_ns),
       .load_ms = milliseconds(record.load_ns),
-      .replay_ms = milliseconds(now_ns - resumed_ns_)};
+      .replay_ms = milliseconds(now_ns - resumed_ns_),
+      .armed = record.armed_after,
+      .unarmed = record.unarmed_after};
   recovery_.reset();
   log_->write(event);
 }

@@ -50,6 +50,31 @@ TEST(Armed, TheDefaultConfig) {
   EXPECT_EQ(all.size(), protections_by_name(all, true).size() + 4);
 }
 
+// What a loss takes away is said, and what growth brings back; what stays is not said again.
+TEST(Armed, TellsWhatHasChanged) {
+  Config config = config_of_steps();
+  config.elastic.spares = 1;
+  ArmedFacts facts = usual();
+  facts.copies = facts.ranks = 2;
+  facts.spares = 1;
+  const std::vector<Protection> whole = protections_of(config, facts);
+  facts.copies = facts.ranks = 1;
+  facts.spares = 0;
+  const std::vector<Protection> alone = protections_of(config, facts);
+  EXPECT_THAT(armed_news(whole, whole), SizeIs(0));
+  EXPECT_THAT(armed_news({}, alone), SizeIs(0)) << "a rank that has joined knows of nothing before";
+  const std::vector<std::string> lost = armed_news(whole, alone), back = armed_news(alone, whole);
+  ASSERT_THAT(lost, SizeIs(1));
+  EXPECT_THAT(lost[0], testing::StartsWith("no longer armed: "));
+  for (const char* each : {"recovery in place (one rank)", "shrink (1 of 1 copies are the fewest)",
+                           "spares (none is left of elastic.spares = 1)"})
+    EXPECT_THAT(lost[0], HasSubstr(each));
+  EXPECT_THAT(lost[0], testing::Not(HasSubstr("watchdog")));
+  ASSERT_THAT(back, SizeIs(1));
+  EXPECT_THAT(back[0], testing::StartsWith("armed again: "));
+  EXPECT_THAT(back[0], HasSubstr("spares (1)"));
+}
+
 TEST(Armed, SaysWhySomethingIsOff) {
   const auto why = [](const std::string& name, auto change) {
     Config config = config_of_steps();

@@ -154,6 +154,11 @@ TEST_F(MetricsBookTest, SaysWhatIsArmedAndWhatItCosts) {
   EXPECT_EQ(value(R"(holdfast_armed{protection="spares"})"), "0");
   step(1, 1.0, 5);
   step(2, 2.0, 5);
+  book_.take(line_of_event(RecoveryEvent{.time_us = begin_us + 2'000'000,
+                                         .level = RecoveryEvent::by_launcher,
+                                         .ranks_before = 2,
+                                         .ranks_after = 2}));
+  EXPECT_EQ(value(R"(holdfast_armed{protection="watchdog"})"), "1") << "its start says what is on";
   EXPECT_EQ(value(R"(holdfast_time_cost{use="training",currency="$"})"), "4");
   EXPECT_EQ(value(R"(holdfast_cost{currency="$"})"), "4");
 }

@@ -5,6 +5,7 @@ death, two at once, one after another, one during recovery, rank 0 too, at rando
 HOLDFAST_TEST_RECOVERY_SEEDS: how many random kills (tools/test --long sets more).
 """
 import dataclasses
+import json
 import os
 import random
 import re
@@ -221,6 +222,14 @@ class RecoveryTest(unittest.TestCase):
         last = self.kill(start, [1])
         self.assertEqual((last["seats_before"], last["seats_after"], last["spares"]), (2, 2, 0))
         self.check_end(start, 1)
+        gone = "none is left of elastic.spares = 1"
+        self.assertIn(f"no longer armed: spares ({gone})", start.output())
+        self.assertEqual(last["unarmed"]["spares"], gone)
+        self.assertIn("shrink", last["armed"])
+        status = json.loads(harness.program_output("status", self.run_.directory, "--json"))
+        self.assertEqual((status["armed"], status["unarmed"]), (last["armed"], last["unarmed"]))
+        metrics = (self.run_.directory / "metrics.prom").read_text()
+        self.assertRegex(metrics, r'(?m)^holdfast_armed\{.*protection="spares"\} 0$')
 
     def test_a_spare_that_dies_costs_nothing(self):
         """Nobody misses it before the end."""
