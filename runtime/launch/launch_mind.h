@@ -13,8 +13,8 @@
 // Its rules:
 //
 //   - An error of a run's inputs ends the launch only if it is wrong everywhere. What one host reports of itself
-//     leaves that host out. A start that has trained goes on with the hosts that it trained on, whatever hosts
-//     that came later say.
+//     leaves that host out, whatever code its start ended with. A start that has trained goes on with the hosts that it
+//     trained on, whatever hosts that came later say.
 //   - A host is left out only with evidence against it: it does not answer or is not ready; it and others do not
 //     reach each other (host_links.h); it reported that it is unfit; a start that it joined failed; or short starts in
 //     a row lost the ranks of this host, or did not hear it (watchdog/fewest_hosts.h). It comes back after a pause that grows
@@ -244,6 +244,7 @@ class LaunchMind {
   std::vector<std::string> joined() const;
   bool is_given_ranks(const std::string& host) const;
   bool leaves_out_unfit(std::int64_t now_ns, EndedStart& ended);
+  bool leaves_out_reported(std::int64_t now_ns, EndedStart& ended);
   bool is_new(const std::string& host) const;
   std::vector<LinkedHost> linked_hosts() const;
   std::vector<SilentPair> in_list(std::span<const SilentPair> silent) const;

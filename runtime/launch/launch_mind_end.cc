@@ -219,6 +219,21 @@ bool LaunchMind::leaves_out_unfit(std::int64_t now_ns, EndedStart& ended) {
   return true;
 }
 
+// Leaves hosts out whose ranks have left this start as unfit, whatever it ended with: without them the others may have
+// been too few. Returns whether there are any. Their deaths need no other explanation.
+bool LaunchMind::leaves_out_reported(std::int64_t now_ns, EndedStart& ended) {
+  std::set<std::string> left_out;
+  for (const UnfitHost& unfit : ended.unfit) {
+    if (unfit.reach != Reach::host || !is_given_ranks(unfit.host)) continue;
+    if (!unfit_in_start_.insert(unfit.host).second) continue;
+    exclude_unfit(now_ns, unfit.host, unfit.sentence, static_cast<int>(left_out.size()));
+    left_out.insert(unfit.host);
+    ended.died_on.erase(unfit.host);
+  }
+  if (!left_out.empty()) ended.end.fault = fmt::format("the start failed on {}", fmt::join(left_out, ", "));
+  return !left_out.empty();
+}
+
 // Returns whether the start gave the host ranks that the one before did not have, or it got some back a while ago.
 bool LaunchMind::is_new(const std::string& host) const {
   const bool has_joined = !trained_.empty() && given_to(given_, host) > given_to(trained_, host);
@@ -308,7 +323,8 @@ RestartDecision LaunchMind::ended(std::int64_t now_ns, EndedStart start, bool st
   } else if (is_error_of_inputs(end)) {
     is_explained = leaves_out_unfit(now_ns, ended);
   } else if (!is_over && end.code != ExitCode::numerics && !stop_requested && !has_one_host()) {
-    is_explained = leaves_out_suspects(now_ns, ended);
+    is_explained = leaves_out_reported(now_ns, ended);
+    is_explained = leaves_out_suspects(now_ns, ended) || is_explained;
   }
   RestartDecision decision;
   if (is_explained) {

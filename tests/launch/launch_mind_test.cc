@@ -109,6 +109,33 @@ TEST_F(LaunchMindTest, AHostThatSaysItIsUnfitIsLeftOutForAWhile) {
   EXPECT_EQ(mind.candidates(40 * sec).size(), 3u);
 }
 
+// The ranks that are left are too few: they end with 76, whatever the one that left has said.
+TEST_F(LaunchMindTest, AHostThatSaysItIsUnfitIsLeftOutWhereTheOthersAreTooFewWithoutIt) {
+  trains(0, without_c);
+  EndedStart ended = failed(ExitCode::communication, {{.host = "b", .sentence = "its disk fails"}}, 5);
+  ended.died_on = {"b"};
+  ended.ended_on = {"a"};
+  const RestartDecision decision = mind.ended(sec, ended, false);
+  EXPECT_TRUE(decision.restart);
+  EXPECT_EQ(decision.delay_ms, 0);
+  const std::vector<LaunchNews> news = mind.take_news();
+  ASSERT_EQ(news.size(), 1u);
+  EXPECT_EQ(news[0].sentence, "host b is left out for 20s: its disk fails");
+  EXPECT_EQ(mind.views()[1].failures, 1);
+  EXPECT_THAT(choose(2 * sec), ElementsAre("a", "c"));
+}
+
+// The start has gone on without it, and ended for another reason later.
+TEST_F(LaunchMindTest, WhatAHostHasSaidOfItselfCountsOnce) {
+  const std::vector<UnfitHost> unfit = {{.host = "c", .sentence = "its disk fails"}};
+  trains(0, of_three);
+  mind.has(sec, without_c, {}, unfit);
+  EXPECT_EQ(mind.take_news().size(), 1u);
+  ASSERT_TRUE(mind.ended(70 * sec, failed(ExitCode::communication, unfit, 5), false).restart);
+  EXPECT_THAT(mind.take_news(), IsEmpty());
+  EXPECT_EQ(mind.views()[2].failures, 1);
+}
+
 TEST_F(LaunchMindTest, AStartGoesBackToTheHostsThatTrained) {
   trains(0, without_c);
   ASSERT_TRUE(mind.ended(sec, {.end = {.fault = "as asked"}, .is_as_asked = true}, false).restart);

@@ -556,6 +556,19 @@ class HostsTest(unittest.TestCase):
         self.assertEqual(run.events("start")[-1]["ranks"], RANKS - SLOTS, output)
 
     @harness.full
+    def test_a_host_that_the_others_cannot_do_without(self):
+        """Its rank cannot read any more, which no question shows, and leaves; the one that is left is half a copy of the model, and
+        ends with 76. The next start has the host that was free in place of it, not the same two again."""
+        run = self.scene.run("half-a-copy", [*OPTIONS, "--checkpoint.every_steps=4", "--parallel.pipeline=2"])
+        words = [str(harness.PROGRAM), "launch", "-np", "2", f"--notice={NOTICE_S}", "--host", self.cluster.host_list(1),
+                 str(run.scene.config), f"--run.directory={run.directory}", *run.overrides]
+        start = self.cluster.start(run, words, faults="data.read@1500:1=error:EIO:always")  # of 2,400 and more
+        output = self.expect_finished(run, start)
+        self.assertRegex(output, "host n1 is left out for 20s: cannot read .*: Input/output error")
+        self.assertEqual({event["host"] for event in run.events("exclude")}, {"n1"}, output)
+        self.assertEqual([event["ranks"] for event in run.events("start")], [2, 2], output)
+
+    @harness.full
     def test_data_are_gone_and_a_gpu_for_good(self):
         """Of three hosts with GPUs (emulated) one loses its data for a while and another one its driver for good, before the
         start with the first one has made a step: the run goes on without the first one, takes it back, and ends without the
