@@ -48,6 +48,13 @@ bool is_same_fact(const FactTexts& one, const FactTexts& other, std::size_t at) 
   return one.size() == other.size() && one[at] == other[at] && one[at + 1] == other[at + 1];
 }
 
+// Returns the verdict of a rank once all ranks have theirs: those that are fit give the group up then, to go on without
+// the others. One that goes on first, or dies, changes no verdict.
+Error when_all_have_it(Communicator& communicator, const Waiter& waiter, Error verdict) {
+  static_cast<void>(barrier(communicator, waiter).ok());
+  return verdict;
+}
+
 // Returns a rank that has the same value as more than half of all; none if there is no such value.
 std::optional<std::size_t> rank_of_most(const std::vector<FactTexts>& all, std::size_t at) {
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -93,7 +100,7 @@ Result<void> agree_on_facts(Communicator& communicator, const Waiter& waiter, co
     if (!most.has_value()) return error;
     const bool is_other =
         std::ranges::find(others, static_cast<std::size_t>(communicator.rank())) != others.end();
-    return with_reach(is_other ? Reach::host : Reach::peers, error);
+    return when_all_have_it(communicator, waiter, with_reach(is_other ? Reach::host : Reach::peers, error));
   }
   return {};
 }
@@ -129,10 +136,12 @@ Reach reach_for_all(const std::vector<RankFailure>& all) {
 }
 
 // Gathers the failures of all ranks; none if all have succeeded. A rank that has lost a peer cannot agree on
-// anything any more; the error that reports the loss is the one to keep.
+// anything any more; the error that reports the loss is the one to keep. One of this rank's host is no verdict then:
+// the others may lack the same.
 Result<std::vector<RankFailure>> gather_failures(Communicator& communicator, const Waiter& waiter,
                                                  const Result<void>& mine, const std::string& host) {
-  if (!mine.ok() && communicator.abandoned()) return mine.error();
+  if (!mine.ok() && communicator.abandoned())
+    return mine.error().reach == Reach::host ? with_reach(Reach::minute, mine.error()) : mine.error();
   std::array<std::int64_t, 1> failures = {mine.ok() ? 0 : 1};
   HF_TRY_VOID(all_reduce_sum(communicator, waiter, failures));
   if (failures[0] == 0) return std::vector<RankFailure>();
@@ -181,8 +190,10 @@ Result<void> agree_on_fitness(Communicator& communicator, const Waiter& waiter, 
   const Reach for_all = reach_for_all(all);
   if (all_failed || (for_all == Reach::run && examined == Examined::own))
     return error_of(communicator, all, for_all);
-  if (mine.ok()) return error_of(communicator, all, Reach::peers);
-  return with_reach(Reach::host, mine.error());  // what this rank says when it leaves is about itself
+  // What an unfit rank says when it leaves is about itself.
+  return when_all_have_it(
+      communicator, waiter,
+      mine.ok() ? error_of(communicator, all, Reach::peers) : with_reach(Reach::host, mine.error()));
 }
 
 }  // namespace holdfast::parallel

@@ -34,8 +34,9 @@ Result<void> agree_on_facts(Communicator& communicator, const Waiter& waiter, co
 // rank; else Reach::minute if it may be over at the next attempt; else Reach::everywhere.
 //
 // agree_on_fitness() is for what each rank does for itself. Where some ranks succeed, the others are unfit: those get
-// Reach::host, and the fit ones get Reach::peers and can go on once the unfit ranks have left. Where all fail, the
-// reach is that of agree_on_outcome(). An error with Reach::run is everybody's if each rank has examined something of
+// Reach::host, and the fit ones get Reach::peers and can go on once the unfit ranks have left; no rank returns with
+// either before all have their verdict, but the communicator may be lost by then. Where all fail, the reach is that of
+// agree_on_outcome(). An error with Reach::run is everybody's if each rank has examined something of
 // its own (Examined::own: its samples, its device); where all have examined the same input (Examined::same), a rank
 // that alone finds it wrong is unfit.
 enum class Examined : std::uint8_t { own, same };

@@ -15,8 +15,9 @@
 //   from it, of check_peers(), and of check_peers_among() where it is named. Messages between other ranks
 //   arrive until one of them misses the dead rank. The error names it, and follows without a timeout.
 // - An abandoned communicator is revoked: from then on check_peers() and check_peers_among() are errors on every
-//   rank, whomever they ask for, after finitely many calls, and with nobody's death, too. A pending request ends
-//   in an error at the latest when the rank at its other end has abandoned the communicator or died.
+//   rank, whomever they ask for, after finitely many calls, and with nobody's death, too. A pending request may end
+//   in an error from then on, and does so at the latest when the rank at its other end has abandoned the communicator or
+//   died.
 // - A message whose sender dies arrives whole, or its request is an error.
 // - After an error or abandon() no peer touches the buffers of this rank's requests. A dead rank of another host
 //   is the exception (ShrinkingWorld::shrink).

@@ -39,11 +39,15 @@ std::string without_a_state(std::string_view kind) {
                                : "Lower optimizer.learning_rate or start again from an older checkpoint");
 }
 
-// Tells the launcher that this rank, and so its host, is unfit.
-void report_if_unfit(const TrainInputs& launched, PrepareStep step, const Error& error) {
+// Tells the launcher that this rank, and so its host, is unfit: because of its device where that has failed while the
+// group was lost, so that nobody has agreed on it.
+void report_if_unfit(const TrainInputs& launched, const RunSetup& setup, bool group_lost,
+                     const Error& fault) {
+  const bool device_failed = group_lost && setup.device != nullptr && !setup.device->status().ok();
+  const Error error = device_failed ? setup.device->status().error() : fault;
   if (error.reach != Reach::host) return;
   const Communicator& ranks = launched.communicator;
-  report_unfit_to_launcher(launched.env, ranks.global_rank(ranks.rank()), name_of(step), error);
+  report_unfit_to_launcher(launched.env, ranks.global_rank(ranks.rank()), name_of(setup.step), error);
 }
 
 void print_start(const RunSetup& setup) {
@@ -240,7 +244,7 @@ Result<ExitCode> Session::run() {
     phase = *next;
   }
   if (has_finished) return exit_code_;
-  report_if_unfit(launched_, setup_.step, fault);
+  report_if_unfit(launched_, setup_, group_.world().communicator.abandoned(), fault);
   return error_of_run(setup_, known_, fault);
 }
 
@@ -763,7 +767,7 @@ Result<PhaseOutcome> Session::dismiss(const Error& fault) {
 // a rank that died: an exit code other than 0 would end them, too.
 Result<PhaseOutcome> Session::leave(const Error& fault) {
   journal_.flush();
-  report_if_unfit(launched_, setup_.step, fault);
+  report_if_unfit(launched_, setup_, group_.world().communicator.abandoned(), fault);
   const bool lost_device = group_.leaving().has_value();
   if (launched_.watch != nullptr &&
       (lost_device || (setup_.device != nullptr && !setup_.device->status().ok())))

@@ -33,7 +33,9 @@ PhaseOutcome outcome_of_fault(const FaultFacts& facts) {
   if (facts.device_lost || (is_broken && facts.others_can_go_on)) return PhaseOutcome::rank_fails;
   if (facts.joins && !facts.group_lost)
     return facts.has_device ? PhaseOutcome::joiners_fail : PhaseOutcome::rank_fails;
-  if (facts.unfit && facts.has_membership && !facts.group_lost) return PhaseOutcome::rank_fails;
+  // The others may have given the group up by now, to go on without this rank.
+  const bool can_leave = !facts.group_lost || (can_recover && !facts.joins);
+  if (facts.unfit && facts.has_membership && can_leave) return PhaseOutcome::rank_fails;
   return can_recover ? PhaseOutcome::group_fails : PhaseOutcome::run_fails;
 }
 

@@ -139,6 +139,24 @@ TEST(OutcomeOfFault, ARankThatComputesWrongNumbersLeavesIfTheOthersCanGoOn) {
   EXPECT_EQ(outcome_of_fault(facts), PhaseOutcome::group_fails);
 }
 
+TEST(OutcomeOfFault, AnUnfitRankLeavesThoughTheOthersHaveGivenTheGroupUpMeanwhile) {
+  FaultFacts facts = after_a_death();
+  facts.unfit = true;
+  EXPECT_EQ(outcome_of_fault(facts), PhaseOutcome::rank_fails);
+  facts.others_can_go_on = false;  // the run has not begun
+  EXPECT_EQ(outcome_of_fault(facts), PhaseOutcome::rank_fails);
+  facts.group_lost = false;
+  EXPECT_EQ(outcome_of_fault(facts), PhaseOutcome::rank_fails);
+  facts = after_a_death();
+  facts.unfit = true;
+  facts.recovery_failed = true;
+  EXPECT_EQ(outcome_of_fault(facts), PhaseOutcome::run_fails);
+  facts = after_a_death();
+  facts.unfit = true;
+  facts.joins = true;  // what joiners lack is no fault of this rank
+  EXPECT_EQ(outcome_of_fault(facts), PhaseOutcome::group_fails);
+}
+
 TEST(OutcomeOfFault, ARankThatHasLostItsDeviceAlwaysLeaves) {
   EXPECT_EQ(outcome_of_fault({.device_lost = true}), PhaseOutcome::rank_fails);
 }

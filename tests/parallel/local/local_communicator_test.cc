@@ -7,6 +7,7 @@
 
 #include "tests/parallel/communicator_contract.h"
 #include "tests/parallel/patient.h"
+#include "tests/support/arrivals_communicator.h"
 #include "tests/support/simulated_env.h"
 
 namespace holdfast::test {
@@ -72,6 +73,37 @@ TEST(LocalCommunicator, FailuresAreTheSameInASimulation) {
   const auto without = [&](Communicator& c) { return test::check_revocation(c, waiter); };
   EXPECT_EQ(errors_of(4, without, env).size(), 4U);
   EXPECT_LT(env.now_s(), 5);
+}
+
+// Fit ranks go on without the unfit one, and revoke the group, while others are slow to pass their verdict on.
+void expect_verdicts(int ranks, int unfit, const std::function<Result<void>(Communicator&, bool)>& agree) {
+  HF_EXPECT_OK(run_local_ranks(ranks, [&](Communicator& communicator) -> Result<void> {
+    ArrivalsCommunicator slow(communicator, [](const auto& arrival) {
+      if (arrival.target % 2 == 0) posix_env().sleep_us(500);
+    });
+    const bool is_unfit = communicator.rank() == unfit;
+    const Result<void> verdict = agree(slow, is_unfit);
+    EXPECT_FALSE(verdict.ok());
+    if (!verdict.ok()) {
+      EXPECT_EQ(verdict.error().reach, is_unfit ? Reach::host : Reach::peers) << verdict.error().message;
+    }
+    communicator.abandon();
+    return {};
+  }));
+}
+
+TEST(LocalCommunicator, NoRankGoesOnBeforeAllHaveTheirVerdict) {
+  for (int ranks = 3; ranks <= 9; ++ranks) {
+    for (int unfit = 0; unfit < ranks; ++unfit) {
+      expect_verdicts(ranks, unfit, [](Communicator& c, bool is_unfit) {
+        const Result<void> mine = is_unfit ? Result<void>(fail(ExitCode::data, "no data")) : Result<void>();
+        return agree_on_fitness(c, patient(), mine, "h", Examined::same);
+      });
+      expect_verdicts(ranks, unfit, [](Communicator& c, bool is_unfit) {
+        return agree_on_facts(c, patient(), {{"data", is_unfit ? "d2" : "d1"}}, Difference::most_go_on);
+      });
+    }
+  }
 }
 
 TEST(LocalCommunicator, PendingRequestsFailWhenThePeerLeaves) {
