@@ -158,15 +158,18 @@ class PartsOfHosts {
         some_are_away_ = some_are_away_ || is_with_other_hosts(parts, inventories_);
         continue;
       }
-      HF_TRY(const std::string damage, verify_together(parts));
-      if (!damage.empty()) {
-        skipped.push_back(damage);
+      HF_TRY(std::string damage, verify_together(parts));
+      std::optional<OwnCheckpoint> chosen;
+      if (damage.empty()) {
+        HF_TRY(chosen, describe(parts, damage));
+      }
+      if (!chosen.has_value()) {
+        skipped.push_back(std::move(damage));
         continue;
       }
-      HF_TRY(OwnCheckpoint chosen, describe(parts));
-      chosen.skipped = std::move(skipped);
-      add_unreadable(chosen.skipped, parts.state.step + 1);
-      return std::optional(std::move(chosen));
+      chosen->skipped = std::move(skipped);
+      add_unreadable(chosen->skipped, parts.state.step + 1);
+      return chosen;
     }
     add_unreadable(skipped, 0);
     if (skipped.empty()) return std::optional<OwnCheckpoint>();  // none was ever published on all hosts
@@ -251,21 +254,32 @@ class PartsOfHosts {
     return whole ? std::string() : reported;
   }
 
-  // Returns the manifest of the first host that has it.
-  Result<OwnCheckpoint> describe(const FoundParts& parts) {
-    const int reporter = domains_.leaders()[parts.with_manifest.front()];
-    const bool tells = reporter == communicator_.rank();
-    const std::string own =
-        tells ? text_within_or_empty(env_, directory_of(parts) + "/" + checkpoint_names::manifest,
-                                     text_limits::manifest)
-              : std::string();
-    HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator_, waiter_, own));
-    HF_TRY(Manifest manifest,
-           decode_manifest(texts[static_cast<std::size_t>(reporter)], directory_of(parts)));
-    return OwnCheckpoint{.manifest = std::move(manifest),
-                         .directory = directory_of(parts),
-                         .skipped = {},
-                         .content = parts.content};
+  // Returns the manifest of the first host that can read its copy; none if no host can, and `damage` says why.
+  Result<std::optional<OwnCheckpoint>> describe(const FoundParts& parts, std::string& damage) {
+    const std::string directory = directory_of(parts);
+    for (const std::size_t host : parts.with_manifest) {
+      Result<std::string> own = std::string();
+      if (domains_.leaders()[host] == communicator_.rank()) {
+        const StorageWait storage(watch_, "the checkpoint");
+        own = retry_storage(env_, [&] {
+          return read_text_within(env_, directory + "/" + checkpoint_names::manifest, text_limits::manifest);
+        });
+      }
+      HF_TRY(const std::vector<std::string> texts,
+             all_gather_text(communicator_, waiter_, own.ok() ? *own : std::string()));
+      const std::string& text = texts[static_cast<std::size_t>(domains_.leaders()[host])];
+      Result<Manifest> manifest = decode_manifest(text, directory);
+      if (manifest.ok()) {
+        return std::optional(OwnCheckpoint{.manifest = std::move(manifest).value(),
+                                           .directory = directory,
+                                           .skipped = {},
+                                           .content = parts.content});
+      }
+      some_may_be_read_ = some_may_be_read_ || text.empty();
+      damage = fmt::format("step {}: no host can read its manifest in {}{}", parts.state.step, directory,
+                           text.empty() ? "" : ": " + manifest.error().message);
+    }
+    return std::optional<OwnCheckpoint>();
   }
 
   Env& env_;

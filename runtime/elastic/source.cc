@@ -18,6 +18,22 @@
 namespace holdfast::elastic {
 namespace {
 
+// Agrees on what rank 0 has read in run.directory, which all ranks share. Where it cannot, the others try: if one can,
+// rank 0 is unfit.
+Result<void> agree_on_read(const TrainInputs& inputs, const Waiter& patient, const std::string& run_directory,
+                           const Result<void>& read) {
+  Communicator& communicator = inputs.communicator;
+  const std::string host = inputs.env.host_name();
+  Result<void> outcome = agree_on_outcome(communicator, patient, read, host);
+  if (outcome.ok() || communicator.abandoned() || outcome.error().reach == Reach::run) return outcome;
+  Result<void> mine = read;
+  if (communicator.rank() != 0) {
+    const StorageWait storage(inputs.watch, "the checkpoints");
+    mine = outcome_of(retry_storage(inputs.env, [&] { return read_lineage(inputs.env, run_directory); }));
+  }
+  return agree_on_fitness(communicator, patient, mine, host, Examined::own);
+}
+
 // Searches run.directory, which all ranks share, for the newest whole checkpoint. Rank 0 looks, and asks all ranks
 // to verify a checkpoint together, each its own share of the shards: a rank of many would take as many times longer,
 // and all others would wait.
@@ -29,9 +45,15 @@ class JointSearch {
   // Returns the states of run.directory on rank 0, and nothing on the others. Errors: of reading the directory;
   // Reach::host on a rank that alone cannot read, and Reach::peers on the others.
   Result<OwnStates> run(const std::string& run_directory) {
-    if (communicator_.rank() == 0) return lead(run_directory);
-    HF_TRY_VOID(follow());
-    return OwnStates{};
+    Result<OwnStates> states = OwnStates{};
+    if (communicator_.rank() == 0) {
+      states = lead(run_directory);
+    } else {
+      follow();
+    }
+    if (lost_.has_value()) return *lost_;
+    HF_TRY_VOID(agree_on_read(inputs_, waiter_, run_directory, outcome_of(states)));
+    return states;
   }
 
  private:
@@ -44,7 +66,7 @@ class JointSearch {
     });
     reading_.reset();
     if (lost_.has_value()) return *lost_;
-    HF_TRY_VOID(outcome_of(ask("")));
+    if (const Result<std::string> told = ask(""); !told.ok()) lost_ = told.error();
     // A start with more hosts may have the rest of a checkpoint.
     if (states.ok() && !states->newest.ok() && states->newest.error().reach == Reach::peers)
       states->newest = with_code(ExitCode::communication, states->newest.error());
@@ -52,12 +74,13 @@ class JointSearch {
   }
 
   // Runs on all other ranks.
-  Result<void> follow() {
-    while (true) {
-      HF_TRY(const std::string directory, ask(""));
-      if (directory.empty()) return {};
-      const Result<void> agreed = verify_together(directory);
-      if (ends_search(agreed)) return agreed;
+  void follow() {
+    while (!lost_.has_value()) {
+      const Result<std::string> directory = ask("");
+      if (!directory.ok()) lost_ = directory.error();
+      if (!directory.ok() || directory->empty()) return;
+      const Result<void> agreed = verify_together(*directory);
+      if (ends_search(agreed)) lost_ = agreed.error();
     }
   }
 
@@ -362,7 +385,9 @@ Result<StartPoint> SourceFinder::after_download(const StartPoint& start) {
 
 Result<StartPoint> SourceFinder::at_recovery(const std::string& shm_run_id, bool lost_some) {
   if (lost_some) HF_TRY_VOID(record_kept_rollbacks());
-  HF_TRY(StartPoint start, share(leads() ? newest_by_manifest(shm_run_id) : StartPoint{}));
+  const Result<StartPoint> newest = leads() ? newest_by_manifest(shm_run_id) : StartPoint{};
+  HF_TRY_VOID(agree_on_read(terms_.inputs, patient(), terms_.config.run.directory, outcome_of(newest)));
+  HF_TRY(StartPoint start, share(newest));
   HF_TRY_VOID(add_snapshot(start));
   if (start.snapshot.has_value()) return start;
   return verified({.shm_run_id = start.shm_run_id, .passed_over = std::move(start.passed_over)});
@@ -374,7 +399,7 @@ Result<StartPoint> SourceFinder::newest_by_manifest(const std::string& shm_run_i
   const std::string& directory = terms_.config.run.directory;
   const StorageWait storage(terms_.inputs.watch, "the checkpoints");
   StartPoint start{.shm_run_id = shm_run_id};
-  HF_TRY(start.lineage, read_lineage(env, directory));
+  HF_TRY(start.lineage, retry_storage(env, [&] { return read_lineage(env, directory); }));
   if (const Result<std::vector<CheckpointCandidate>> candidates = list_candidates(env, directory);
       candidates.ok()) {
     const auto newest = std::ranges::find_if(

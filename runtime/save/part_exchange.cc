@@ -18,6 +18,7 @@
 #include "parallel/comm/gather.h"
 #include "runtime/core/crc32c.h"
 #include "runtime/os/foreign_text.h"
+#include "runtime/os/retry.h"
 #include "runtime/rank/watch.h"
 #include "runtime/save/checkpoint_parts.h"
 
@@ -458,13 +459,22 @@ class ShardExchange final : public PartExchange {
  private:
   bool leads() const { return domains_.leads(communicator_.rank()); }
 
+  // Returns the manifest of this host, or nothing where there is none: one that cannot be read is not gone.
+  Result<std::string> own_manifest() const {
+    const std::string path = directory_ + "/" + checkpoint_names::manifest;
+    return retry_storage(env_, [&]() -> Result<std::string> {
+      HF_TRY(const FileStatus status, env_.status(path));
+      return status.exists ? read_text_within(env_, path, text_limits::manifest) : std::string();
+    });
+  }
+
   // Shares the manifest of the first rank that has one, and finds which leaders have which shards.
   Result<void> find_holders() {
-    const std::string own =
-        text_within_or_empty(env_, directory_ + "/" + checkpoint_names::manifest, text_limits::manifest);
-    const Result<Manifest> manifest = decode_manifest(own, directory_);
+    const Result<std::string> own = own_manifest();
+    HF_TRY_VOID(agree(outcome_of(own)));
+    const Result<Manifest> manifest = decode_manifest(*own, directory_);
     has_manifest_ = manifest.ok() && content_of(manifest->shards) == content_;
-    HF_TRY(manifest_text_, text_of_first(communicator_, waiter_, has_manifest_ ? own : std::string()));
+    HF_TRY(manifest_text_, text_of_first(communicator_, waiter_, has_manifest_ ? *own : std::string()));
     if (manifest_text_.empty()) {
       return fail(ExitCode::checkpoint,
                   "{} is on none of the hosts whose ranks compute; start with more of them", directory_);

@@ -421,6 +421,49 @@ TEST_F(UnfitTest, ARankThatAloneCannotReadCheckpointsLeavesAndTheOthersGoOn) {
   EXPECT_EQ(digest("b"), end);
 }
 
+// Rank 0 reads what no other rank reads, in a start and in a recovery.
+TEST_F(UnfitTest, ALeaderThatAloneCannotReadTheLineageLeavesAndTheOthersGoOn) {
+  const std::string end = reference();
+  const InjectedFault unreadable{
+      .operation = Operation::read_text, .path_contains = "lineage.json", .for_ever = true, .reason = EIO};
+  ASSERT_EQ(train(saved_twice()).code, ExitCode::saved);
+  {
+    FaultyEnv disk(posix_env());
+    disk.inject(unreadable);
+    UnfitHost host(disk);
+    EXPECT_EQ(train_until(ExitCode::done, {.run = "a", .ranks = 3}, {.host_of = {{0, &host}}}), 1);
+    EXPECT_EQ(resumed_from("a"), 8U);
+    EXPECT_EQ(digest("a"), end);
+  }
+  Launch saved = saved_twice();
+  saved.run = "b";
+  ASSERT_EQ(train(saved).code, ExitCode::saved);
+  FaultyEnv disk(posix_env());
+  UnfitHost host(disk);
+  Trouble trouble{.host_of = {{0, &host}}};
+  trouble.before_death = [&](int rank) {
+    if (rank == 3) disk.inject(unreadable);
+  };
+  const Launch dies{.run = "b", .ranks = 4, .faults = "step.begin@9:3=kill"};
+  EXPECT_EQ(train_until(ExitCode::done, dies, trouble), 2);
+  EXPECT_EQ(digest("b"), end);
+}
+
+TEST_F(UnfitTest, AReadThatFailsForAMomentInARecoveryIsRepeated) {
+  const std::string end = reference();
+  ASSERT_EQ(train(saved_twice()).code, ExitCode::saved);
+  FaultyEnv disk(posix_env());
+  Trouble trouble{.host_of = {{0, &disk}}};
+  trouble.before_death = [&](int rank) {
+    if (rank == 2)
+      disk.inject({.operation = Operation::read_text, .path_contains = "lineage.json", .reason = EIO});
+  };
+  const Launch dies{.run = "a", .ranks = 3, .faults = "step.begin@12:2=kill"};
+  EXPECT_EQ(train_until(ExitCode::done, dies, trouble), 1);
+  EXPECT_EQ(disk.failure_count(), 1U);
+  EXPECT_EQ(digest("a"), end);
+}
+
 TEST_F(UnfitTest, ARunEndsForAPersonWhereItsInputsAreWrongEverywhere) {
   const std::string path = run_directory("train.txt");
   ASSERT_TRUE(posix_env().replace_text(path, "too short").ok());

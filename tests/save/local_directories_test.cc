@@ -186,6 +186,30 @@ TEST_F(LocalDirectoriesTest, APartThatCannotBeReadIsReadAgainAndStays) {
   EXPECT_EQ(of_last_start("n0", "resumed_from_step"), Json(5));
 }
 
+// Each of the reads of a start that may fail once, or from then on, on one of the hosts.
+TEST_F(LocalDirectoriesTest, AManifestThatCannotBeReadForAMomentEndsNoRunForGood) {
+  for (const bool for_ever : {false, true}) {
+    std::uint64_t failures = 1;
+    for (std::uint64_t at = 1; failures > 0 && at < 20; ++at) {
+      fs::remove_all(disk("n0"));
+      fs::remove_all(disk("n1"));
+      ASSERT_EQ(train(on_two_hosts(5, {no_copies})).code, ExitCode::saved);
+      FaultyEnv fails(posix_env());
+      fails.inject({.operation = Operation::read_text,
+                    .path_contains = checkpoint("n0", 5) + "/manifest.json",
+                    .at = at,
+                    .for_ever = for_ever,
+                    .reason = EIO});
+      HastyEnv hasty(fails);
+      const RunEnd end = train(on_two_hosts(0, {no_copies, "elastic.input_timeout=5s"}), hasty);
+      EXPECT_EQ(end.code, for_ever && end.code != ExitCode::done ? ExitCode::communication : ExitCode::done)
+          << at << ": " << end.message;
+      failures = fails.failure_count();
+    }
+    EXPECT_EQ(failures, 0U);
+  }
+}
+
 // However often it is tried: what is on the other host counts again when the disk is back.
 TEST_F(LocalDirectoriesTest, AStartThatIsRefusedChangesNothing) {
   ASSERT_EQ(train(on_two_hosts(5, {no_copies})).code, ExitCode::saved);
