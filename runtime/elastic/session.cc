@@ -19,6 +19,7 @@
 #include "runtime/elastic/source.h"
 #include "runtime/elastic/state_loader.h"
 #include "runtime/os/console.h"
+#include "runtime/os/retry.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/leaving.h"
 #include "runtime/rank/watch.h"
@@ -287,13 +288,15 @@ Result<PhaseOutcome> Session::run_phase(SessionPhase phase, const Error& fault) 
   return ended;
 }
 
-// Returns the error of this rank alone, of which the peers learn because this rank leaves.
+// Returns the error of this rank alone, of which the peers learn because this rank leaves. Others have the threads now,
+// which they may give back: where the run ends, it can be started again.
 Error Session::refused(const std::string& what) {
-  Error error =
-      fail(ExitCode::config,
+  Error error = with_reach(
+      Reach::minute,
+      fail(ExitCode::communication,
            "rank {} (host {}): the system refused something the run needs ({}), most likely a thread; "
            "lower threads, or raise the limit",
-           launched_.communicator.rank(), launched_.env.host_name(), what);
+           launched_.communicator.rank(), launched_.env.host_name(), what));
   facts_.system_refused = true;
   if (!others_can_go_on(group_, known_)) group_.world().communicator.abandon();
   return error;
@@ -464,12 +467,14 @@ Result<EpochEnd> Session::train() {
   steps_ = {};
   HF_TRY_VOID(saves_.begin_epoch(*worker_));
   memory_.begin_to_prove(worker_->state());
-  if (const Result<void> begun = worker_->start_loader(); !begun.ok()) return refused(begun.error().message);
+  const Result<void> loads = retry_storage(launched_.env, [&] { return worker_->start_loader(); });
+  if (!loads.ok()) return refused(loads.error().message);
   std::optional<Growth> growth = growth_.plan(*worker_, memory_);
   std::unique_ptr<SaveRequests> requests;
   if (group_.writes()) {
-    Result<std::unique_ptr<SaveRequests>> begun =
-        SaveRequests::begin(launched_.env, RunPaths{setup_.config.run.directory});
+    Result<std::unique_ptr<SaveRequests>> begun = retry_storage(launched_.env, [&] {
+      return SaveRequests::begin(launched_.env, RunPaths{setup_.config.run.directory});
+    });
     if (!begun.ok()) return refused(begun.error().message);
     requests = std::move(begun).value();
   }

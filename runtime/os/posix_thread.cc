@@ -8,6 +8,8 @@
 #include <system_error>
 #include <thread>
 
+#include "runtime/os/errno_reason.h"
+
 namespace holdfast::os {
 namespace {
 
@@ -50,11 +52,13 @@ Result<std::unique_ptr<Thread>> start_posix_thread(const std::string& name, std:
   try {
     return std::unique_ptr<Thread>(std::make_unique<PosixThread>(name, std::move(work)));
   } catch (const std::system_error& error) {
-    return fail(
-        ExitCode::does_not_fit,
-        "the system refuses the thread \"{}\": {}; raise the limit of processes and threads (ulimit -u, "
-        "or pids.max of the control group)",
-        name, error.code().message());
+    Error refused =
+        fail(ExitCode::does_not_fit,
+             "the system refuses the thread \"{}\": {}; raise the limit of processes and threads (ulimit -u, "
+             "or pids.max of the control group)",
+             name, error.code().message());
+    refused.reason = error.code().value();
+    return with_reach(reach_of_reason(refused.reason), std::move(refused));
   }
 }
 

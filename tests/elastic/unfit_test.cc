@@ -23,6 +23,22 @@ class UnfitHost final : public HastyEnv {
   }
 };
 
+// Host whose limit of threads others have reached, so that the loaders get none.
+class ThriftyHost final : public HastyEnv {
+ public:
+  ThriftyHost(Env& inner, int refusals) : HastyEnv(inner), refusals_(refusals) {}
+
+  Result<std::unique_ptr<Thread>> start_thread(const std::string& name, std::function<void()> work) override {
+    if (name == "loader" && refusals_-- > 0)
+      return with_reach(Reach::minute,
+                        fail(ExitCode::does_not_fit, "the system refuses the thread {}", name));
+    return inner().start_thread(name, std::move(work));
+  }
+
+ private:
+  std::atomic<int> refusals_;
+};
+
 class UnfitTest : public RecoveryTest {
  protected:
   // Returns how many ranks died; all others must end with `code`.
@@ -462,6 +478,25 @@ TEST_F(UnfitTest, AReadThatFailsForAMomentInARecoveryIsRepeated) {
   EXPECT_EQ(train_until(ExitCode::done, dies, trouble), 1);
   EXPECT_EQ(disk.failure_count(), 1U);
   EXPECT_EQ(digest("a"), end);
+}
+
+TEST_F(UnfitTest, AThreadThatTheSystemRefusesForAMomentIsAskedForAgain) {
+  const std::string end = reference();
+  ThriftyHost host(posix_env(), 3);
+  EXPECT_EQ(train_until(ExitCode::done, {.run = "a", .ranks = 2}, {.host_of = {{1, &host}}}), 0);
+  EXPECT_GE(host.long_waits, 3);
+  EXPECT_EQ(digest("a"), end);
+}
+
+TEST_F(UnfitTest, ARankWithoutAThreadLeavesAndAloneItsRunIsStartedAgain) {
+  const std::string end = reference();
+  constexpr int always = 1'000'000;
+  ThriftyHost one(posix_env(), always), other(posix_env(), always);
+  EXPECT_EQ(train_until(ExitCode::done, {.run = "a", .ranks = 3}, {.host_of = {{1, &one}}}), 1);
+  EXPECT_EQ(digest("a"), end);
+  const RunEnd alone = train({.run = "b"}, other);
+  EXPECT_EQ(alone.code, ExitCode::communication);
+  EXPECT_THAT(alone.message, testing::HasSubstr("most likely a thread"));
 }
 
 TEST_F(UnfitTest, ARunEndsForAPersonWhereItsInputsAreWrongEverywhere) {
