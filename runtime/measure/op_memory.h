@@ -28,6 +28,15 @@ struct OperandContents {
   std::vector<std::int32_t> first_keys = {};  // of AttentionForward
 };
 
+// Calls visit(pointer, operand) for what the ops over a table tell the host, which visit_operands() leaves out.
+void visit_damage(auto& op, auto&& visit) {
+  const auto damage = [](const char* name) {
+    return writes(name, DType::int32, 1).of_bytes(sizeof(StateDamage)).if_given();
+  };
+  if constexpr (requires { op.damage; }) visit(op.damage, damage("damage"));
+  if constexpr (requires { op.gradient_damage; }) visit(op.gradient_damage, damage("gradient_damage"));
+}
+
 class OpMemory {
  public:
   OpMemory() = default;
@@ -55,7 +64,9 @@ class OpMemory {
       pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(region.memory);
     };
     Op::visit_operands(op, reserve);
+    visit_damage(op, reserve);
     Op::visit_operands(op, hand_out);
+    visit_damage(op, hand_out);
     if constexpr (requires { op.tensors; }) {
       std::vector<AdamWTensor> tensors(op.tensors, op.tensors + op.tensor_count);
       for (AdamWTensor& tensor : tensors) {

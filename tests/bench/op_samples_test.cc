@@ -10,6 +10,7 @@
 #include "kernels/cost.h"
 #include "kernels/visit_op.h"
 #include "runtime/config/loader.h"
+#include "runtime/measure/call_key.h"
 #include "runtime/measure/op_text.h"
 
 namespace holdfast::test {
@@ -71,7 +72,8 @@ TEST(OpSamples, AGpuHasATableOfAttention) {
     EXPECT_EQ(op.heads * op.head_size, 2048);
     EXPECT_EQ(op.batch * op.sequence_length, 16384);
     EXPECT_EQ(op.first_key != nullptr, sample.flops_share < 1.0);
-    EXPECT_EQ(op.first_key != nullptr, sample.variant == " in documents");
+    EXPECT_EQ(op.first_key != nullptr,
+              measure::call_text(sample.shape.id(), sample.shape.arguments()).ends_with(" in documents"));
     seen.emplace(op.head_size, op.sequence_length, op.kv_heads < op.heads, op.first_key != nullptr);
   }
   EXPECT_EQ(seen.size(), 2U * 5U * 3U);
@@ -87,7 +89,7 @@ TEST(OpSamples, AGpuHasATableOfAttention) {
 // Every query sees the keys from the first of its document on, and the share of the pairs is what is left.
 TEST(OpSamples, DocumentsAreWhatAttentionMayBeAskedFor) {
   for (const OpSample& sample : samples_of(DType::fp32, SampleSizes::toy)) {
-    if (sample.shape.id() != AttentionForward::id || sample.variant.empty()) continue;
+    if (sample.shape.id() != AttentionForward::id || sample.contents.first_keys.empty()) continue;
     OpMemory memory;
     const OpCall call = sample.make(memory);
     const auto& op = *static_cast<const AttentionForward*>(call.arguments());
@@ -122,6 +124,22 @@ TEST(OpSamples, RunOnADevice) {
     launched.insert(call.id());
   }
   EXPECT_EQ(launched.size(), op_count);
+}
+
+// Backward of a block rotates the other way, and its norms work in place over the gradient that flows around them; the
+// norm before the head does not.
+TEST(OpSamples, CallsOfAShapeInOtherStatesAreSamplesOfTheirOwn) {
+  std::set<bool> rotations, in_place, compared;
+  for (const OpSample& sample : samples_of(DType::fp32, SampleSizes::toy)) {
+    const void* const arguments = sample.shape.arguments();
+    if (sample.shape.id() == Rotary::id) rotations.insert(static_cast<const Rotary*>(arguments)->inverse);
+    if (sample.shape.id() == AdamW::id)
+      compared.insert(static_cast<const AdamW*>(arguments)->gradient_digests != nullptr);
+    if (sample.shape.id() != RmsNormBackward::id) continue;
+    const auto& norm = *static_cast<const RmsNormBackward*>(arguments);
+    in_place.insert(norm.dresidual == norm.dx);
+  }
+  for (const std::set<bool>& states : {rotations, in_place, compared}) EXPECT_EQ(states.size(), 2U);
 }
 
 TEST(ShapeText, TellsDifferentWorkApart) {

@@ -16,8 +16,11 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/norm.h"
 #include "kernels/registry.h"
+#include "kernels/visit_op.h"
+#include "runtime/measure/call_key.h"
 #include "runtime/os/env.h"
 #include "tools/kernel_kit/call_cut.h"
+#include "tools/kernel_kit/call_states.h"
 #include "tools/kernel_kit/check_shapes.h"
 #include "tools/kernel_kit/checked_memory.h"
 #include "tools/kernel_kit/kernel_folder.h"
@@ -84,6 +87,65 @@ TEST(CheckShapes, HaveTargetsOfTheirVocabularyAndRowsWithoutOne) {
   }
   EXPECT_TRUE(vocabularies.contains(1) && vocabularies.contains(33));
   EXPECT_GT(without, 0);
+}
+
+// Models call ops in few of the states that contracts allow.
+template <typename Op>
+std::set<std::string> states_of() {
+  const Result<std::vector<kit::CheckShape>> shapes = kit::check_shapes(posix_env(), Op::id);
+  HF_CHECK(shapes.ok(), "{}", shapes.error().message);
+  std::set<std::string> states;
+  for (const kit::CheckShape& each : *shapes) {
+    if (each.use == "odd") states.insert(measure::call_key(Op::id, each.call.arguments()).state);
+  }
+  return states;
+}
+
+TEST(CheckShapes, HaveEveryStateThatAContractAllows) {
+  EXPECT_EQ(states_of<Rotary>().size(), 2U * 2U) << "back and forth, in two types";
+  EXPECT_EQ(states_of<Accumulate>().size(), 3U + 2U) << "sums, digests of them, both with segments";
+  EXPECT_EQ(states_of<SquareSum>().size(), 2U + 2U);
+  EXPECT_EQ(states_of<CrossEntropyJoin>().size(), 1U);
+  EXPECT_EQ(states_of<CrossEntropy>().size(), 2U * 2U);
+  EXPECT_EQ(states_of<AdamW>().size(), 5U * 2U) << "digests: none, written, compared, of gradients, both";
+  for (const char* const part : {"accumulate=1", "dresidual=own", "dresidual=null"}) {
+    EXPECT_TRUE(std::ranges::any_of(states_of<RmsNormBackward>(), [&](const std::string& state) {
+      return state.find(part) != std::string::npos;
+    })) << part;
+  }
+}
+
+// What an alias leaves of the arrays behind it: the same numbers.
+TEST(CheckedMemory, HasNumbersThatDoNotDependOnAliases) {
+  const std::byte places[2] = {};
+  const auto weights = [&](const void* dx) {
+    kit::CheckedMemory memory({.seed = 1});
+    RmsNormBackward op{.dresidual = places, .dx = const_cast<void*>(dx), .rows = 2, .width = 3};
+    op.accumulate = true;
+    op = memory.bind(op);
+    return std::vector<float>(op.weight_gradient, op.weight_gradient + 3);
+  };
+  EXPECT_EQ(weights(places), weights(places + 1));
+}
+
+// Of the digests that an update compares, one of each kind is wrong.
+TEST(CheckedMemory, HasDamageInOneBlock) {
+  const std::shared_ptr<const kit::CallLists> lists = kit::make_lists(9000, false);
+  const std::byte places[4] = {};
+  const auto at = [&](int i) { return const_cast<std::byte*>(places + i); };
+  AdamW op{.tensors = lists->tensors.data(), .tensor_count = 3, .block_count = lists->blocks};
+  op.block_digests = reinterpret_cast<std::uint64_t*>(at(0));
+  op.checks_digests = true;
+  op.damage = reinterpret_cast<StateDamage*>(at(1));
+  op.gradient_digests = reinterpret_cast<std::uint64_t*>(at(2));
+  op.gradient_damage = reinterpret_cast<StateDamage*>(at(3));
+  kit::CheckedMemory memory({.seed = 1});
+  op = memory.bind(op);
+  reference(op);
+  EXPECT_EQ(op.damage->block_count, 1U);
+  EXPECT_EQ(op.damage->first_block, static_cast<std::uint64_t>(lists->blocks / 2));
+  EXPECT_EQ(op.gradient_damage->block_count, 1U);
+  EXPECT_EQ(op.gradient_damage->first_block, static_cast<std::uint64_t>(lists->blocks - 1));
 }
 
 std::string name_of_op(const testing::TestParamInfo<std::size_t>& tested) {

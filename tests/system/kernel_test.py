@@ -222,6 +222,34 @@ class CheckTest(unittest.TestCase):
         self.expect_wrong("static int runs; for (int64_t i = 0; i < op->count; ++i) y[i] = a[i] + b[i] + 1e-7f * (runs % 7); ++runs;",
                           r"wrong: .* has other bits ")
 
+    def test_states_that_calls_of_models_do_not_have(self):
+        """A rotation that knows one direction, and an add of gradients that forgets the sums of squares."""
+        rotate = ("int64_t half = op->head_size / 2; for (int64_t r = 0; r < op->rows; ++r) for (int64_t h = 0; h < op->heads; ++h) for (int64_t i = 0; i < half; ++i) {"
+                  "float* x = (float*)op->x + r * op->row_stride + h * op->head_size; int64_t at = r % op->sequence_length * half + i;"
+                  "float c = op->cosine[at], s = SIGN op->sine[at], low = x[i], high = x[i + half]; x[i] = low * c - high * s; x[i + half] = high * c + low * s; }")
+        arrays = "  const float* a = (const float*)op->a;\n  const float* b = (const float*)op->b;\n  float* y = (float*)op->y;\n"
+        rotary = {"source": PLUGIN.replace(arrays, "").replace("hf_add", "hf_rotary"), "OP": '"rotary"', "SCHEMA": "HF_SCHEMA_ROTARY", "COMPUTE": rotate}
+        done = self.check(**rotary, SIGN="(op->inverse ? -1 : 1) *")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        done = self.check(**rotary, SIGN="")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertRegex(done.stdout, r"wrong: \S+ heads of \d+, inverse, fp32, usual: element \d+ of x is")
+        source = PLUGIN.replace(arrays, "").replace("((const hf_add*)call->op)->dtype == HF_FP32", "1").replace("hf_add", "hf_accumulate")
+        done = self.check(source=source, OP='"accumulate"', SCHEMA="HF_SCHEMA_ACCUMULATE",
+                          COMPUTE="for (int64_t i = 0; i < op->count; ++i) op->target[i] += op->source[i];")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertRegex(done.stdout, r"wrong: \d+, square_sums, usual: square_sums has \d+ elements that are not finite")
+
+    def test_sums_of_squares_may_have_another_order(self):
+        """The contract says that the order is fixed, and not which it is."""
+        arrays = "  const float* a = (const float*)op->a;\n  const float* b = (const float*)op->b;\n  float* y = (float*)op->y;\n"
+        source = PLUGIN.replace(arrays, "").replace("((const hf_add*)call->op)->dtype == HF_FP32", "QUESTION").replace("hf_add", "hf_square_sum")
+        done = self.check(source=source, OP='"square_sum"', SCHEMA="HF_SCHEMA_SQUARE_SUM",
+                          QUESTION="((const hf_square_sum*)call->op)->digests == 0 && ((const hf_square_sum*)call->op)->segment_count == 0",
+                          COMPUTE="for (int64_t b = 0; b * HF_BLOCK_ELEMENTS < op->count; ++b) { op->sums[b] = 0; for (int64_t i = HF_BLOCK_ELEMENTS; i-- > 0;) {"
+                                  "int64_t at = b * HF_BLOCK_ELEMENTS + i; if (at < op->count) op->sums[b] += (double)op->values[at] * op->values[at]; } }")
+        self.assertEqual(done.returncode, 0, done.stdout)
+
     def test_crash(self):
         self.expect_wrong("((volatile int*)8)[0] = 1;", r"wrong: plug-in .* ended the process by signal 11 \(SIGSEGV\): it uses memory that is not its own; "
                                                         r"the last thing: mine of add: usual on ")

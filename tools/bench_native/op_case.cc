@@ -8,7 +8,7 @@
 
 #include "kernels/registry.h"
 #include "runtime/core/text.h"
-#include "runtime/measure/op_text.h"
+#include "runtime/measure/call_key.h"
 #include "runtime/measure/op_timer.h"
 #include "runtime/measure/report.h"
 
@@ -142,7 +142,7 @@ SampleSizes sizes_of(const OpCaseOptions& options) {
 }
 
 std::string shape_of(const OpSample& sample) {
-  return shape_text(sample.shape.id(), sample.shape.arguments()) + sample.variant;
+  return measure::call_text(sample.shape.id(), sample.shape.arguments());
 }
 
 class OpBench {
@@ -264,7 +264,7 @@ Result<Json> OpBench::run(OpId id) {
   Json shapes = Json::array();
   HF_TRY(std::vector<Contender> contenders, contenders_of(env_, bench_, options_, id));
   if (contenders.empty()) return shapes;
-  std::set<std::string> seen;
+  std::set<measure::CallKey> seen;
   TextTable table(
       {"shape", "such as", "implementation", "us", "rate", "limit us", "limit", "level", "of limit"}, 3);
   for (const OpSample& sample : samples_) {
@@ -273,7 +273,7 @@ Result<Json> OpBench::run(OpId id) {
     if (shape.find(options_.shape) == std::string::npos &&
         sample.use.find(options_.shape) == std::string::npos)
       continue;
-    if (!seen.insert(shape).second) continue;
+    if (!seen.insert(measure::call_key(id, sample.shape.arguments())).second) continue;
     Result<Json> figures = run_sample(sample, contenders, table);
     if (!figures.ok() && figures.error().code == ExitCode::does_not_fit) {
       fmt::print("left out: {} {}: {}\n", name_of(id), shape, figures.error().message);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <utility>
 
@@ -11,7 +10,7 @@
 #include "runtime/config/loader.h"
 #include "runtime/config/presets.h"
 #include "runtime/elastic/planned_rank.h"
-#include "runtime/measure/op_text.h"
+#include "runtime/measure/call_key.h"
 #include "runtime/model/block.h"
 #include "runtime/run/run_layout.h"
 #include "runtime/train/worker.h"
@@ -172,14 +171,14 @@ int slices_of(const Config& config) {
   return 1;
 }
 
-// Collects the samples of sources, each shape once in a source.
+// Collects the samples of sources, each call once in a source.
 class SampleCollector {
  public:
   SampleCollector(Env& env, DType dtype, SampleSizes sizes)
       : env_(env), dtype_(dtype), device_(sizes == SampleSizes::cpu ? "cpu" : "cuda") {}
 
   Result<void> add(const SampleSource& source) {
-    places_.clear();
+    seen_.clear();
     HF_TRY(Config config, config_of(source.model, dtype_, source.batch, device_));
     config.data.document_mask = source.document_unit > 0;
     std::set<OpId> called;
@@ -213,10 +212,7 @@ class SampleCollector {
       called.insert(id);
       const OpCall call = visit_op(id, arguments, [](const auto& op) { return OpCall(op); });
       OpSample sample{.use = use_text(planned->device().scope(), call), .shape = call, .contents = contents};
-      if (source.document_unit > 0) {
-        sample.variant = " in documents";
-        sample.flops_share = flops_share;
-      }
+      sample.flops_share = flops_share;
       if (source.wants(id)) add(source, std::move(sample));
     });
   }
@@ -228,29 +224,14 @@ class SampleCollector {
         {"up", spec.up_width() * spec.width},
         {"embedding", spec.padded_vocabulary * spec.width}};
     for (const auto& [use, count] : tensors) {
-      const auto add = [&, use = use](const auto& op, std::shared_ptr<const AdamWTensor> table = {}) {
-        this->add(source, {.use = use, .shape = OpCall(op), .table = std::move(table)});
+      const auto add = [&, use = use](const auto& op, std::shared_ptr<const void> lists = {}) {
+        this->add(source, {.use = use, .shape = OpCall(op), .lists = std::move(lists)});
       };
-      static float moments[2];
-      static BFloat16 copy;
-      const auto table =
-          std::make_shared<const AdamWTensor>(AdamWTensor{.moment1 = moments,
-                                                          .moment2 = moments + 1,
-                                                          .copy = spec.dtype == DType::bf16 ? &copy : nullptr,
-                                                          .count = count,
-                                                          .weight_decay = 0.1F});
-      const std::int64_t blocks = blocks_of(count);
-      add(AdamW{.tensors = table.get(),
-                .tensor_count = 1,
-                .block_count = blocks,
-                .learning_rate = 1e-4F,
-                .beta1 = 0.9F,
-                .beta2 = 0.95F,
-                .epsilon = 1e-8F},
-          table);
-      add(OptimizerDigest{.tensors = table.get(), .tensor_count = 1, .block_count = blocks}, table);
+      add_updates(add, spec.dtype, count);
       add(SquareSum{.count = count});
+      add(SquareSum{.count = count, .digests = digests});
       add(Accumulate{.count = count});
+      add(Accumulate{.count = count, .square_sums = sums, .digests = digests});
       add(Cast{.count = count});
       add(FillZero{.bytes = count * static_cast<std::int64_t>(sizeof(float))});
       add(Copy{.bytes = count * static_cast<std::int64_t>(sizeof(float))});
@@ -258,24 +239,49 @@ class SampleCollector {
     }
   }
 
-  // A step launches a shape in several ways; the last stands for it: the norms of blocks work in place over the
+  // Adds the ops over the table of one tensor: alone, and with the digests that a run compares.
+  static void add_updates(auto&& add, DType dtype, std::int64_t count) {
+    static float moments[2];
+    static BFloat16 copy;
+    static StateDamage damage[2];
+    const auto table =
+        std::make_shared<const AdamWTensor>(AdamWTensor{.moment1 = moments,
+                                                        .moment2 = moments + 1,
+                                                        .copy = dtype == DType::bf16 ? &copy : nullptr,
+                                                        .count = count,
+                                                        .weight_decay = 0.1F});
+    AdamW update{.tensors = table.get(),
+                 .tensor_count = 1,
+                 .block_count = blocks_of(count),
+                 .learning_rate = 1e-4F,
+                 .beta1 = 0.9F,
+                 .beta2 = 0.95F,
+                 .epsilon = 1e-8F};
+    add(update, table);
+    update.block_digests = digests;
+    update.checks_digests = true;
+    update.damage = damage;
+    update.gradient_digests = digests + 1;
+    update.gradient_damage = damage + 1;
+    add(update, table);
+    add(OptimizerDigest{.tensors = table.get(), .tensor_count = 1, .block_count = update.block_count}, table);
+  }
+
+  // A step launches a shape in several ways, which are calls of their own: the norms of blocks work in place over the
   // gradient that flows around them, and the one before the head does not.
   void add(const SampleSource& source, OpSample sample) {
-    const std::string shape = shape_text(sample.shape.id(), sample.shape.arguments()) + sample.variant;
-    const auto [place, is_new] = places_.try_emplace({sample.shape.id(), shape}, samples_.size());
-    if (!is_new) {
-      samples_[place->second].shape = sample.shape;
-      samples_[place->second].table = std::move(sample.table);
-      return;
-    }
+    if (!seen_.insert(measure::call_key(sample.shape.id(), sample.shape.arguments())).second) return;
     sample.use = fmt::format("{}, {}", source.name, sample.use);
     samples_.push_back(std::move(sample));
   }
 
+  static inline std::uint64_t digests[2];  // addresses that stand for memory
+  static inline double sums[1];
+
   Env& env_;
   DType dtype_;
   std::string device_;
-  std::map<std::pair<OpId, std::string>, std::size_t> places_;  // in samples_, of this source
+  std::set<measure::CallKey> seen_;  // of this source
   std::vector<OpSample> samples_;
 };
 

@@ -37,9 +37,8 @@ struct OpSample {
   std::string use;                // "gpt2-124m 4x64, feed-forward, weight gradient"
   OpCall shape;                   // its operands are addresses that stand for memory
   OperandContents contents = {};  // of its operands
-  std::string variant = {};       // what shape_text() does not tell: " in documents"
   double flops_share = 1.0;       // of cost_of(), which knows no documents, that the sample's contents leave
-  std::shared_ptr<const AdamWTensor> table = {};  // that the shape of an update points to
+  std::shared_ptr<const void> lists = {};  // table or segments that the shape points to
 
   OpCall make(OpMemory& memory) const;  // the op on real operands
 };

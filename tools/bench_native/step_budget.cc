@@ -8,6 +8,7 @@
 #include "kernels/matmul.h"
 #include "kernels/optimizer.h"
 #include "runtime/core/text.h"
+#include "runtime/measure/call_key.h"
 #include "runtime/measure/report.h"
 
 namespace holdfast::bench {
@@ -100,17 +101,18 @@ double StepBudget::bound_seconds() const {
 StepBudget make_budget(const std::vector<std::vector<OpTimer::Record>>& steps,
                        const std::vector<double>& step_seconds) {
   StepBudget budget{.step_seconds = median(step_seconds)};
-  std::map<std::pair<OpId, std::string>, std::size_t> row_of;
+  std::map<measure::CallKey, std::size_t> row_of;
   std::vector<std::vector<double>> row_seconds;  // [row][step]
   std::vector<double> idle;
   for (std::size_t step = 0; step < steps.size(); ++step) {
     idle.push_back(step_seconds[step] - seconds_of(steps[step]));
     for (const OpTimer::Record& record : steps[step]) {
-      const std::string shape = shape_text(record.id, record.arguments.data());
-      const auto [found, fresh] = row_of.try_emplace({record.id, shape}, budget.rows.size());
+      const auto [found, fresh] =
+          row_of.try_emplace(measure::call_key(record.id, record.arguments.data()), budget.rows.size());
       if (fresh) {
-        budget.rows.push_back(
-            {.example = record, .shape = shape, .cost = cost_of(record.id, record.arguments.data())});
+        budget.rows.push_back({.example = record,
+                               .shape = measure::call_text(record.id, record.arguments.data()),
+                               .cost = cost_of(record.id, record.arguments.data())});
         row_seconds.emplace_back(steps.size());
       }
       budget.rows[found->second].calls += step == 0 ? 1 : 0;

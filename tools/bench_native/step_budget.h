@@ -14,11 +14,11 @@
 
 namespace holdfast::bench {
 
-// All ops of one kind and shape in a step.
+// All calls with one key (runtime/measure/call_key.h) in a step.
 struct BudgetRow {
   OpTimer::Record example;
-  std::string shape;
-  OpCost cost;  // of one op
+  std::string shape;  // call_text()
+  OpCost cost;        // of one op
   std::int64_t calls = 0;
   double seconds = 0.0;        // of all calls of a step; median over the steps
   double limit_seconds = 0.0;  // of all calls

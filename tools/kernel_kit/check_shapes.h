@@ -15,10 +15,11 @@ struct CheckShape {
   std::string use = {};  // "llama-15m 4x64, head"; "odd" for one that no model has
   bench::OpCall call;
   measure::OperandContents contents = {};
-  std::shared_ptr<const AdamWTensor> table = {};
+  std::shared_ptr<const void> lists = {};  // table or segments that the call points to
 };
 
-// Returns the calls of the op, in fp32 and bf16, that the reference computes in about a second together.
+// Returns the calls of the op, in fp32 and bf16, that the reference computes in about a second together. They have every
+// state that the contract allows: each flag, each array that may be left out, bf16 moments, lists of segments.
 Result<std::vector<CheckShape>> check_shapes(Env& env, OpId op);
 
 }  // namespace holdfast::bench::kernel_kit

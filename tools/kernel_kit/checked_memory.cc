@@ -82,6 +82,7 @@ void CheckedMemory::reserve(const void* pointer, const Operand& operand) {
 }
 
 std::byte* CheckedMemory::hand_out(const void* pointer, const Operand& operand) {
+  ++operand_;
   if (pointer == nullptr && operand.optional) return nullptr;
   const auto own = static_cast<std::size_t>(operand.extent * operand.element_bytes);
   if (pointer != nullptr) {
@@ -115,7 +116,8 @@ void CheckedMemory::fill(Array& array) const {
     std::ranges::fill(whole, terms_.poison);
     return;
   }
-  const RandomStream stream(terms_.seed, arrays_.size());
+  // By the place among the operands: the number of arrays before it depends on which of them are one.
+  const RandomStream stream(terms_.seed, operand_);
   const auto uniform = [&](std::int64_t i) { return stream.uniform(static_cast<std::uint64_t>(i)); };
   if (operand.content == Operand::Content::words) {
     for (std::size_t i = 0; i < whole.size(); ++i)
@@ -147,6 +149,28 @@ void CheckedMemory::fill(Array& array) const {
         break;
     }
   }
+}
+
+void CheckedMemory::leave_gradient_digests(const AdamW& op, std::uint64_t* digests) {
+  for (const AdamWTensor& tensor : std::span(op.tensors, static_cast<std::size_t>(op.tensor_count))) {
+    std::vector<double> sums(static_cast<std::size_t>(core::blocks_of(tensor.count)));
+    reference(SquareSum{.values = tensor.gradient,
+                        .count = tensor.count,
+                        .sums = sums.data(),
+                        .digests = digests + tensor.first_block});
+  }
+}
+
+std::vector<std::byte> CheckedMemory::follows_from_others(const Array& array) const {
+  if (!updated_.has_value() || std::string_view(array.operand.name) != "block_digests") return {};
+  std::vector<std::uint64_t> digests(static_cast<std::size_t>(updated_->block_count));
+  reference(OptimizerDigest{.tensors = updated_->tensors,
+                            .tensor_count = updated_->tensor_count,
+                            .block_count = updated_->block_count,
+                            .block_digests = digests.data(),
+                            .moments = updated_->moments});
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(digests));
+  return {bytes.begin(), bytes.end()};
 }
 
 void CheckedMemory::seal() {

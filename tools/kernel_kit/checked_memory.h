@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -62,7 +63,9 @@ class CheckedMemory {
       if (memory != nullptr) pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(memory);
     };
     Op::visit_operands(op, reserve);
+    measure::visit_damage(op, reserve);
     Op::visit_operands(op, hand_out);
+    measure::visit_damage(op, hand_out);
     if constexpr (requires { op.tensors; }) {
       table_.assign(op.tensors, op.tensors + op.tensor_count);
       for (AdamWTensor& tensor : table_) {
@@ -70,6 +73,7 @@ class CheckedMemory {
         Op::visit_tensor(op, tensor, hand_out);
       }
       op.tensors = table_.data();
+      leave_digests(op);
     }
     if constexpr (requires { op.token_count; }) op.token_count = shape.token_count;
     seal();
@@ -87,6 +91,10 @@ class CheckedMemory {
   };
   const std::vector<Array>& arrays() const { return arrays_; }
 
+  // Returns what an array must hold that says something about others as they are now: the digests of the state that an
+  // update has left, whose last bits are its own. Empty: the array says nothing of the kind.
+  std::vector<std::byte> follows_from_others(const Array& array) const;
+
   // Returns a clause about what was written outside of an array, or to one that is only read; empty: nothing.
   std::string damage() const;
 
@@ -96,12 +104,34 @@ class CheckedMemory {
   std::byte* hand_out(const void* pointer, const Operand& operand);
   void fill(Array& array) const;
   void seal();
+  // Fills the digests that an op compares with those of the memory, except for one of each kind, which is to be found.
+  template <typename Op>
+  void leave_digests(const Op& op) {
+    if (op.block_digests != nullptr && op.checks_digests) {
+      reference(OptimizerDigest{.tensors = op.tensors,
+                                .tensor_count = op.tensor_count,
+                                .block_count = op.block_count,
+                                .block_digests = op.block_digests,
+                                .moments = op.moments});
+      ++op.block_digests[op.block_count / 2];
+    }
+    if constexpr (requires { op.gradient_digests; }) {
+      if (op.block_digests != nullptr) updated_ = op;
+      if (op.gradient_digests == nullptr) return;
+      auto* const digests = const_cast<std::uint64_t*>(op.gradient_digests);
+      leave_gradient_digests(op, digests);
+      ++digests[op.block_count - 1];
+    }
+  }
+  static void leave_gradient_digests(const AdamW& op, std::uint64_t* digests);
 
   CheckedMemoryTerms terms_;
   std::map<const void*, std::size_t> reserved_;  // bytes by the pointer of the shape
   std::map<const void*, std::size_t> places_;    // index of the array by the pointer of the shape
   std::vector<Array> arrays_;
+  std::uint64_t operand_ = 0;  // number of operands that were handed out before, whatever memory they share
   std::vector<AdamWTensor> table_;
+  std::optional<AdamW> updated_;  // an update that leaves digests
 };
 
 }  // namespace holdfast::bench::kernel_kit

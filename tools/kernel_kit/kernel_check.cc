@@ -12,7 +12,7 @@
 #include "kernels/plugin.h"
 #include "kernels/registry.h"
 #include "kernels/visit_op.h"
-#include "runtime/measure/op_text.h"
+#include "runtime/measure/call_key.h"
 #include "runtime/os/thread.h"
 #include "tools/kernel_kit/call_cut.h"
 #include "tools/kernel_kit/check_shapes.h"
@@ -60,13 +60,6 @@ constexpr AllowedAlias allowed_aliases[] = {{OpId::add, "a", "y"},
                                             {OpId::layernorm_backward, "dresidual", "dx"},
                                             {OpId::rmsnorm_backward, "dresidual", "dx"},
                                             {OpId::tree_sum, "parts", "y"}};
-
-std::string dtype_text(const auto& op) {
-  std::string text;
-  if constexpr (requires { op.dtype; }) text += fmt::format(" {}", core::name_of(op.dtype));
-  if constexpr (requires { op.moments; }) text += fmt::format(" {}", core::name_of(op.moments));
-  return text;
-}
 
 // Trial is one call of one kernel, tried in all ways.
 template <typename Op>
@@ -167,10 +160,11 @@ bool may_be_given(OpId op, Values values) {
   return !reads_findings || (values != Values::outliers && values != Values::large);
 }
 
-// Tells whether the contract of an op says each bit of what it writes: "rounded once", "the same on every device".
-bool has_fixed_bits(OpId op) {
-  constexpr OpId fixed[] = {OpId::add, OpId::accumulate, OpId::cast, OpId::square_sum, OpId::tree_sum};
-  return std::ranges::find(fixed, op) != std::end(fixed);
+// Tells whether the contract of an op says each bit of an array that it writes: "rounded once". A sum of squares is in any
+// fixed order.
+bool has_fixed_bits(OpId op, std::string_view array) {
+  constexpr OpId fixed[] = {OpId::add, OpId::accumulate, OpId::cast, OpId::tree_sum};
+  return std::ranges::find(fixed, op) != std::end(fixed) && array != "square_sums";
 }
 
 // Returns the index of the first element with other bits; -1: there is none.
@@ -210,7 +204,8 @@ class KernelChecker {
     visit_op(shape.call.id(), shape.call.arguments(), [&](const auto& op) {
       const Trial trial(kernel_, usual_.of(shape.call.arguments()), op, shape.contents);
       ++verdict_.calls;
-      label_ = measure::shape_text(shape.call.id(), shape.call.arguments()) + dtype_text(op);
+      label_ = measure::call_text(shape.call.id(), shape.call.arguments());
+      if constexpr (requires { op.dtype; }) label_ += op.dtype == DType::fp32 ? ", fp32" : "";
       tell("supports()", 0);
       if (!trial.is_computed()) return;
       const bool is_first = verdict_.computed++ == 0 || shape.use == "odd";
@@ -269,20 +264,22 @@ class KernelChecker {
     for (std::size_t i = 0; i < actual->arrays().size(); ++i) {
       const CheckedMemory::Array& array = actual->arrays()[i];
       if (!array.is_written || array.operand.access == Operand::Access::scratch) continue;
-      compare(trial.usual().name, array, expected.arrays()[i], usual.arrays()[i], values);
+      const std::vector<std::byte> own = actual->follows_from_others(array);
+      compare(trial.usual().name, array, own.empty() ? expected.arrays()[i].content() : own,
+              usual.arrays()[i], values);
     }
   }
 
   void compare(const char* usual_name, const CheckedMemory::Array& actual,
-               const CheckedMemory::Array& expected, const CheckedMemory::Array& usual, Values values) {
+               std::span<const std::byte> expected, const CheckedMemory::Array& usual, Values values) {
     const DType dtype = actual.operand.dtype;
     const bool is_words = actual.operand.content == Operand::Content::words;
     CallVerdict& found = verdict_.numbers.emplace_back();
     found.call = fmt::format("{}, {}", label_, name_of(values));
     found.array = actual.operand.name;
     found.dtype = is_words ? "words" : core::name_of(dtype);
-    found.errors = compare_numbers(actual.content(), expected.content(), dtype, is_words);
-    const NumberErrors of_usual = compare_numbers(usual.content(), expected.content(), dtype, is_words);
+    found.errors = compare_numbers(actual.content(), expected, dtype, is_words);
+    const NumberErrors of_usual = compare_numbers(usual.content(), expected, dtype, is_words);
     found.default_name = usual_name;
     found.default_relative = of_usual.relative();
     found.limits = error_limits(dtype, is_words, of_usual);
@@ -303,7 +300,7 @@ class KernelChecker {
           errors.relative(), found.limits.relative));
       return;
     }
-    if (!has_fixed_bits(kernel_.op)) return;
+    if (!has_fixed_bits(kernel_.op, found.array)) return;
     if (const std::int64_t at = first_difference(actual, usual); at >= 0)
       problem(
           fmt::format("{}: element {} of {} has not the bits of {}, and the contract of {} leaves no choice",
