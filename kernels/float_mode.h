@@ -16,10 +16,13 @@ class KeptFloatMode {
   KeptFloatMode& operator=(const KeptFloatMode&) = delete;
 
   // Returns whether the thread computes in another mode now.
-  bool is_changed() const { return ((__builtin_ia32_stmxcsr() ^ before_) & ~exception_flags) != 0; }
+  bool is_changed() const { return now() != before(); }
+  // Return MXCSR without the flags that say what has happened.
+  unsigned before() const { return before_ & ~exception_flags; }
+  static unsigned now() { return __builtin_ia32_stmxcsr() & ~exception_flags; }
 
  private:
-  static constexpr unsigned exception_flags = 0x3f;  // which say what has happened, and change nothing
+  static constexpr unsigned exception_flags = 0x3f;
   unsigned before_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <atomic>
 #include <cstdlib>
 
 #include "kernels/cpu/context.h"
@@ -17,12 +18,21 @@ constexpr std::size_t short_digest_digits = 16;
 // A size above this is a mistake: a negative number, or a product that has overflowed.
 constexpr std::size_t largest_workspace = std::size_t{1} << 40;
 
-// Runs the parts of a plug-in's kernel on the team. `call->team` is the context.
+// LaunchTeam is what `call->team` points to.
+struct LaunchTeam {
+  const cpu::Context& context;
+  std::atomic<unsigned> changed_mode = 0;  // that a thread was left in; 0: none was
+  void note(const KeptFloatMode& mode) {
+    if (mode.is_changed()) changed_mode = KeptFloatMode::now();
+  }
+};
+
 void run_parts(const hf_call* call, std::int64_t count, hf_task task, void* data) {
-  const auto& context = *static_cast<const cpu::Context*>(call->team);
-  context.parallel_for(count, [&](std::int64_t index, int thread) {
+  auto& team = *static_cast<LaunchTeam*>(const_cast<void*>(call->team));
+  team.context.parallel_for(count, [&](std::int64_t index, int thread) {
     const KeptFloatMode mode;
     task(data, index, thread);
+    team.note(mode);
   });
 }
 
@@ -102,15 +112,24 @@ void Implementation::run_on(const cpu::Context& context, const void* arguments) 
   if (plugin == nullptr) return run(context, arguments);
   const std::size_t bytes = workspace_bytes(*this, context, arguments);
   if (const std::string problem = workspace_problem(*plugin, bytes); !problem.empty()) end_process(problem);
+  const PluginLaunch launch =
+      launch_plugin(*plugin, context, arguments, bytes > 0 ? context.shared_scratch() : nullptr);
+  if (launch.code != 0)
+    end_process(
+        fmt::format("{}, returned {} instead of 0: it has not computed its call", plugin->text, launch.code));
+}
+
+PluginLaunch launch_plugin(const PluginKernel& kernel, const cpu::Context& context, const void* arguments,
+                           void* workspace) {
+  LaunchTeam team{.context = context};
   hf_call call = call_on(context, arguments);
-  void* const workspace = bytes > 0 ? context.shared_scratch() : nullptr;
-  call.team = &context;
+  call.team = &team;
   call.parallel_for = run_parts;
   const KeptFloatMode mode;
-  const int code = plugin->kernel->launch(&call, workspace, nullptr);
-  if (code != 0)
-    end_process(
-        fmt::format("{}, returned {} instead of 0: it has not computed its call", plugin->text, code));
+  const int code = kernel.kernel->launch(&call, workspace, nullptr);
+  team.note(mode);
+  const unsigned changed = team.changed_mode;
+  return {.code = code, .mode = changed == 0 ? mode.before() : changed, .before = mode.before()};
 }
 
 }  // namespace holdfast::kernels

@@ -35,4 +35,15 @@ std::size_t workspace_bytes(const Implementation& implementation, const cpu::Con
 // Returns a sentence where that is more than any call can need: it is not allocated. Empty: nothing is wrong.
 std::string workspace_problem(const PluginKernel& kernel, std::size_t bytes);
 
+// PluginLaunch says how a launch went.
+struct PluginLaunch {
+  int code = 0;  // that launch() returned; anything but 0: the call was not computed
+  unsigned mode = 0,
+           before = 0;  // floating-point mode that a thread was left in, and had before; equal: none was
+};
+// Runs launch() of a plug-in's kernel on the threads of the context, and brings back the floating-point mode of each. An
+// exception of the kernel passes.
+PluginLaunch launch_plugin(const PluginKernel& kernel, const cpu::Context& context, const void* arguments,
+                           void* workspace);
+
 }  // namespace holdfast::kernels

@@ -19,6 +19,13 @@ class KernelRunner {
   // Computes the call; `poison` is what the workspace of a plug-in's kernel holds before. Returns a clause about what
   // that kernel did wrong, besides its numbers; empty: nothing.
   std::string run(const Implementation& kernel, const void* arguments, std::byte poison);
+  // Takes the memory that the kernel needs for the call, as a device does when it plans a step, and computes the call on it,
+  // as in a step.
+  void prepare(const Implementation& kernel, const void* arguments);
+  void run_prepared(const Implementation& kernel, const void* arguments) {
+    kernel.run_on(context_, arguments);
+  }
+  int threads() const { return team_.threads(); }
 
  private:
   std::string run_plugin(const Implementation& kernel, const void* arguments, std::byte poison);
