@@ -7,6 +7,7 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import unittest
@@ -189,6 +190,27 @@ class CheckTest(unittest.TestCase):
         self.assertTrue(0 < kernel["computed"] < kernel["calls"], "it computes fp32 alone")
         self.assertTrue(all(array["ulp_max"] == 0 for array in kernel["arrays"]), "fp32 + fp32, rounded once")
         self.assertIn("mine of add: passed", (self.folder / "page.html").read_text())
+
+    def test_document_claims_nothing_that_was_not_tried(self):
+        done = self.check("--json", COMPUTE="for (int64_t i = 0; i < op->count; ++i) y[i] = a[i] + b[i] * 1.001f;")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        kernel = json.loads(done.stdout)["kernels"][0]
+        self.assertEqual((kernel["same_bits_twice"], kernel["layout_free"]), ("not_tried", "not_tried"), "its numbers are wrong, so its bits were not compared")
+
+    def test_kill_from_outside_accuses_nobody(self):
+        file = build(self.folder / "mine.so", COMPUTE="FILE* said = fopen(getenv(\"PIDS\"), \"a\"); fprintf(said, \"%d\\n\", getpid()); fclose(said); sleep(60);",
+                     source=PLUGIN.replace("#include <math.h>", "#include <math.h>\n#include <stdlib.h>"))
+        for number, name in [(signal.SIGKILL, "SIGKILL"), (signal.SIGTERM, "SIGTERM")]:
+            said = self.folder / name
+            command = subprocess.Popen([str(harness.PROGRAM), "kernel", "check", str(file)], env={**os.environ, "PIDS": str(said)}, stdout=subprocess.PIPE,
+                                       stderr=subprocess.STDOUT, text=True)
+            harness.wait_until(lambda said=said: said.exists() and said.read_text().endswith("\n"), 60, lambda command=command: command.poll() is not None,
+                               "the kernel did not run", lambda: "")
+            os.kill(int(said.read_text()), number)
+            printed = command.communicate(timeout=60)[0]
+            self.assertEqual(command.returncode, 76, printed)
+            self.assertRegex(printed, rf"was ended from outside, by signal {number:d} \({name}\).*, which says nothing about its kernels; the last thing: mine of add: usual on ")
+            self.assertNotIn("wrong", printed)
 
     def test_wrong_numbers(self):
         self.expect_wrong("for (int64_t i = 0; i < op->count; ++i) y[i] = a[i] + b[i] * 1.001f;", r"wrong: .* element \d+ of y is .*, expected .* ULP")

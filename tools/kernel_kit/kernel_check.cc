@@ -343,6 +343,7 @@ class KernelChecker {
           other.has_value() && !same_bits(*first, *other, where))
         other_bits("from one run to the next", where, true);
     }
+    if (!failed_) ++verdict_.bits;
   }
 
   // A kernel that does not promise to be free of the layout may have other bits here.
@@ -413,14 +414,18 @@ Json KernelVerdict::json() const {
     one.update(each.errors.json());
     arrays.push_back(std::move(one));
   }
+  // What was found to be false stays so; true is what was tried on all calls.
+  const auto found = [](bool is_true, bool was_tried) {
+    return is_true && !was_tried ? Json("not_tried") : Json(is_true);
+  };
   return {{"op", op},
           {"name", name},
           {"passed", passed()},
           {"calls", calls},
           {"computed", computed},
           {"cut_in_two", cut},
-          {"same_bits_twice", same_bits_twice},
-          {"layout_free", layout_free},
+          {"same_bits_twice", found(same_bits_twice, bits == computed && computed > 0)},
+          {"layout_free", found(layout_free, bits == computed && cut > 0)},
           {"problems", problems},
           {"notes", notes},
           {"arrays", arrays}};

@@ -35,9 +35,10 @@ struct KernelVerdict {
   int calls = 0, computed = 0;            // calls that were offered, and that the kernel computes
   std::vector<CallVerdict> numbers = {};  // of all arrays of all calls
   int cut = 0;                            // calls that were compared with the same call cut in two
-  bool same_bits_twice = true, layout_free = true;
-  std::vector<std::string> problems = {};  // a sentence each; the kernel is wrong
-  std::vector<std::string> notes = {};     // a sentence each; it is not
+  int bits = 0;                           // calls that were compared with themselves in every other way
+  bool same_bits_twice = true, layout_free = true;  // no difference was found; json() says what was not tried
+  std::vector<std::string> problems = {};           // a sentence each; the kernel is wrong
+  std::vector<std::string> notes = {};              // a sentence each; it is not
 
   bool passed() const { return problems.empty(); }
   Json json() const;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -15,12 +14,10 @@
 #include "runtime/core/text.h"
 #include "runtime/core/units.h"
 #include "runtime/os/console.h"
-#include "runtime/os/foreign_text.h"
 #include "runtime/os/paths.h"
-#include "runtime/os/processes.h"
-#include "tools/bench_native/synthetic_run.h"
 #include "tools/kernel_kit/check_report.h"
 #include "tools/kernel_kit/kernel_folder.h"
+#include "tools/kernel_kit/program/child_process.h"
 
 namespace holdfast::cli {
 namespace {
@@ -39,13 +36,16 @@ constexpr const char* usage =
     "  check FILE.so [--op OP] [--json] [--page FILE.html] [--seconds N]\n"
     "                                  the plug-in's numbers against the reference in double, its bits on 1 "
     "to 16\n"
-    "                                  threads, what it writes; in a process of its own, for N seconds at "
-    "most (300)\n"
+    "                                  threads, what it writes; in a process of its own, of which no "
+    "step\n"
+    "                                  lasts longer than N seconds (300)\n"
     "\n"
-    "Exit code 0, 1 where check finds something wrong, 2 where a word or a file is.\n";
+    "Exit code 0, 1 where check finds something wrong, 2 where a word or a file is, 76 where somebody else "
+    "ended "
+    "the\n"
+    "process of the kernels.\n";
 
 constexpr int wrong_kernel = 1;  // exit code of check
-constexpr std::size_t room_for_result = std::size_t{1} << 20;
 
 Result<int> list(Env&, const std::vector<std::string>& words) {
   HF_TRY_VOID(outcome_of(Arguments::parse("kernel list", words, {}, {})));
@@ -94,19 +94,8 @@ Result<int> make_new(Env& env, const std::vector<std::string>& words) {
   return 0;
 }
 
-// Files by which the child tells the first process what it found. A plug-in may end the child at any time and with any
-// exit code, and print what it likes, so only these count.
-struct ChildFiles {
-  explicit ChildFiles(const std::string& folder)
-      : told(folder + "/told"), result(folder + "/result.json"), error(folder + "/error.json") {}
-  std::string told;    // a line for all that came, from before the library is loaded on
-  std::string result;  // the report, when all checks have ended
-  std::string error;   // what kept the child itself from its work
-};
-
-Result<kernel_kit::CheckReport> check_all(Env& env, const Arguments& arguments, const ChildFiles& files) {
+Result<kernel_kit::CheckReport> check_all(Env& env, const Arguments& arguments, const Tell& tell) {
   const std::string& path = arguments.positional(0);
-  const auto tell = [&](const std::string& what) { return env.append_line(files.told, what); };
   HF_TRY_VOID(tell("loading it"));
   HF_TRY(const KernelRegistry* registry, registry_with_plugins(env, {path}));
   kernel_kit::CheckReport report;
@@ -132,48 +121,15 @@ Result<kernel_kit::CheckReport> check_all(Env& env, const Arguments& arguments, 
   return report;
 }
 
-// The child: checks the kernels in this process, which they may end, and writes what it found to files.
+// The child: checks the kernels in this process, which they may end.
 Result<int> check_here(Env& env, const std::vector<std::string>& words) {
   HF_TRY(const Arguments arguments, Arguments::parse("kernel check", words, {"FILE.so"}, {"op", "folder"}));
-  const ChildFiles files(arguments.text("folder", ""));
-  const Result<kernel_kit::CheckReport> report = check_all(env, arguments, files);
-  if (!report.ok()) {
-    const Error& error = report.error();
-    HF_TRY_VOID(env.replace_text(
-        files.error, Json{{"code", static_cast<int>(error.code)}, {"message", error.message}}.dump_any()));
-    return error;
-  }
-  HF_TRY_VOID(env.replace_text(files.result, Json{{"document", report->json()},
-                                                  {"text", kernel_kit::text_of(*report)},
-                                                  {"page", kernel_kit::page_of(*report)}}
-                                                 .dump_any()));
-  return 0;
-}
-
-// Returns the last thing that the child said would come; empty: it said nothing.
-std::string last_told(Env& env, const ChildFiles& files) {
-  std::string text = env.text_or_empty(files.told);
-  while (text.ends_with('\n')) text.pop_back();
-  return text.substr(text.rfind('\n') + 1);
-}
-
-// Returns the child's own error, if it told of one.
-std::optional<Error> error_of_child(Env& env, const ChildFiles& files) {
-  const Json error = Json::parse_any(env.text_or_empty(files.error));
-  if (!error.is_object() || !error.contains("code") || !error.contains("message")) return std::nullopt;
-  if (!error.at("code").is_number() || !error.at("message").is_string()) return std::nullopt;
-  return Error{static_cast<ExitCode>(error.at("code").get<int>()), error.at("message").get<std::string>()};
-}
-
-// Returns what the child found, if it came to its end.
-std::optional<Json> result_of_child(Env& env, const ChildFiles& files) {
-  Json result = Json::parse_any(env.text_or_empty(files.result));
-  if (!result.is_object() || !result.contains("document") || !result.at("document").is_object())
-    return std::nullopt;
-  for (const char* const name : {"text", "page"}) {
-    if (!result.contains(name) || !result.at(name).is_string()) return std::nullopt;
-  }
-  return result;
+  return work_as_child(env, arguments.text("folder", ""), [&](const Tell& tell) -> Result<Json> {
+    HF_TRY(const kernel_kit::CheckReport report, check_all(env, arguments, tell));
+    return Json{{"document", report.json()},
+                {"text", kernel_kit::text_of(report)},
+                {"page", kernel_kit::page_of(report)}};
+  });
 }
 
 struct CheckTerms {
@@ -197,7 +153,7 @@ int failed(const CheckTerms& terms, const std::string& sentence) {
 Result<int> show(Env& env, const CheckTerms& terms, const Json& result) {
   const Json& document = result.at("document");
   if (!terms.page.empty()) {
-    const Result<void> written = env.replace_text(terms.page, result.at("page").get<std::string>());
+    const Result<void> written = env.replace_text(terms.page, result.value("page", ""));
     if (!written.ok()) return fail(ExitCode::config, "--page: {}", written.error().message);
   }
   if (terms.as_json) {
@@ -208,31 +164,6 @@ Result<int> show(Env& env, const CheckTerms& terms, const Json& result) {
   return document.value("passed", false) ? 0 : wrong_kernel;
 }
 
-// Returns what is known of the reason for a signal: who aborts says why.
-std::string why_killed(const CommandEnd& end) {
-  if (end.code == SIGSEGV || end.code == SIGBUS) return ": it uses memory that is not its own";
-  if (end.code != SIGABRT) return "";
-  std::string_view text = end.output;
-  while (text.ends_with('\n')) text.remove_suffix(1);
-  text.remove_prefix(text.rfind('\n') + 1);
-  return text.empty() ? "" : fmt::format(", after it printed \"{}\"", printable(text));
-}
-
-// Returns how the plug-in ended the child's process, or kept it.
-std::string end_text(const CheckTerms& terms, const CommandEnd& end) {
-  switch (end.how) {
-    case CommandEnd::How::timed_out:
-      return fmt::format("did not answer for {} s", terms.seconds);
-    case CommandEnd::How::killed:
-      return fmt::format("ended the process by {}{}", text_of(ProcessEnd{.killed = true, .code = end.code}),
-                         why_killed(end));
-    case CommandEnd::How::cancelled:
-    case CommandEnd::How::exited:
-      break;
-  }
-  return fmt::format("ended the process with exit code {}, before the checks had ended", end.code);
-}
-
 Result<int> check(Env& env, const std::vector<std::string>& words) {
   HF_TRY(const Arguments arguments,
          Arguments::parse("kernel check", words, {"FILE.so"}, {"op", "page", "seconds"}, {"json"}));
@@ -241,26 +172,10 @@ Result<int> check(Env& env, const std::vector<std::string>& words) {
   HF_TRY(terms.seconds, arguments.integer("seconds", terms.seconds, 1));
   terms.as_json = arguments.has("json");
   terms.page = arguments.text("page", "");
-  HF_TRY(const std::unique_ptr<ScratchDirectory> scratch, ScratchDirectory::make(env));
-  const std::string folder = scratch->file("child");
-  HF_TRY_VOID(env.make_directories(folder));
-  std::vector<std::string> child = {program_path(), "check-here", terms.path, "--folder=" + folder};
+  std::vector<std::string> child = {"check-here", terms.path};
   if (!terms.op.empty()) child.push_back("--op=" + terms.op);
-  HF_TRY(const CommandEnd end,
-         env.run_command({.line = "exec " + words_for_shell(child), .timeout_ms = terms.seconds * 1000}));
-  const ChildFiles files(folder);
-  if (end.how == CommandEnd::How::exited) {
-    if (const std::optional<Error> error = error_of_child(env, files)) return *error;
-    if (end.code == 0) {
-      if (const std::optional<Json> result = result_of_child(env, files)) return show(env, terms, *result);
-    }
-  }
-  const std::string told = last_told(env, files);
-  if (told.empty())
-    return fail(ExitCode::data, "kernel check could not begin in a process of its own: {}", end.output);
-  // A disk that is full keeps the child from telling what it found, which is no fault of the plug-in.
-  HF_TRY_VOID(env.replace_text(scratch->file("room"), std::string(room_for_result, ' ')));
-  return failed(terms, fmt::format("{}; the last thing: {}", end_text(terms, end), told));
+  HF_TRY(const ChildEnd end, run_child(env, {.words = child, .silence_s = terms.seconds}));
+  return end.result.has_value() ? show(env, terms, *end.result) : failed(terms, end.fault);
 }
 
 struct Subcommand {
