@@ -93,18 +93,25 @@ class LoadedParts {
   std::vector<Elf64_Phdr> parts_;
 };
 
-// Returns whether the path begins at the working directory; $ORIGIN is the folder of the library.
+// Returns whether the path begins at the working directory; $ORIGIN is the folder of the library, and what the system puts
+// in place of other words, $LIB and $PLATFORM, begins with no slash.
 bool is_relative(std::string_view path) {
-  return !path.starts_with('/') && !path.starts_with('$');
+  for (const std::string_view origin : {"$ORIGIN", "${ORIGIN}"}) {
+    if (path.starts_with(origin) && (path.size() == origin.size() || path[origin.size()] == '/'))
+      return false;
+  }
+  return !path.starts_with('/');
 }
 
+// An empty folder of a list is the working directory, also behind the last colon; an empty list has none.
 std::optional<std::string_view> relative_folder(std::string_view folders) {
-  while (!folders.empty()) {
-    const std::string_view folder = folders.substr(0, folders.find(':'));
-    if (is_relative(folder)) return folder;
-    folders.remove_prefix(std::min(folders.size(), folder.size() + 1));
+  if (folders.empty()) return std::nullopt;
+  for (;;) {
+    const std::size_t colon = folders.find(':');
+    if (is_relative(folders.substr(0, colon))) return folders.substr(0, colon);
+    if (colon == std::string_view::npos) return std::nullopt;
+    folders.remove_prefix(colon + 1);
   }
-  return std::nullopt;
 }
 
 std::string problem_of_needs(const LoadedParts& parts) {

@@ -76,11 +76,12 @@ TEST(LibraryBytes, NumbersThatOverflowAreNotWhole) {
 TEST(LibraryBytes, NothingIsLoadedFromTheWorkingDirectory) {
   for (const char* text : {"libmine.so", "/usr/lib/libmine.so", "$ORIGIN/libmine.so"})
     EXPECT_THAT(problem_of_library(library_with(DT_NEEDED, text)), IsEmpty()) << text;
-  for (const char* text : {"./libmine.so", "lib/libmine.so"})
+  for (const char* text : {"./libmine.so", "lib/libmine.so", "$LIB/libmine.so", "$ORIGINAL/libmine.so"})
     EXPECT_THAT(problem_of_library(library_with(DT_NEEDED, text)), HasSubstr(text));
   for (const char* text : {"", "/usr/lib", "$ORIGIN:/usr/lib", "${ORIGIN}/lib"})
     EXPECT_THAT(problem_of_library(library_with(DT_RUNPATH, text)), IsEmpty()) << text;
-  for (const char* text : {".", "$ORIGIN:lib", "lib:/usr/lib", "/usr/lib::$ORIGIN"})
+  for (const char* text : {".", "$ORIGIN:lib", "lib:/usr/lib", "/usr/lib::$ORIGIN", "/usr/lib:", ":/usr/lib",
+                           "$LIB", "${LIB}/mine", "$PLATFORM/lib"})
     EXPECT_THAT(problem_of_library(library_with(DT_RUNPATH, text)), HasSubstr("it looks for libraries in"))
         << text;
 }
