@@ -5,31 +5,17 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
-#include <memory>
 #include <numeric>
 #include <span>
 
-#include "kernels/product_plan.h"
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/gather.h"
 #include "runtime/core/units.h"
-#include "runtime/elastic/join.h"
 #include "runtime/elastic/resume.h"
-#include "runtime/rank/device_choice.h"
-#include "runtime/rank/transport_choice.h"
 #include "runtime/run/run_layout.h"
-#include "runtime/save/save.h"
-#include "runtime/train/step.h"
-#include "runtime/train/worker.h"
 
 namespace holdfast::replay {
 namespace {
-
-// StopSource of a process that no signal asks to save.
-class NeverStops final : public StopSource {
- public:
-  bool stop_requested() override { return false; }
-};
 
 // LaneBits holds the losses of a lane as bits, because a record cannot hold a number that is not finite.
 struct LaneBits {
@@ -69,33 +55,26 @@ LossesOfRank losses_of(Worker& worker) {
 // Replay holds one rank of a replay from the run directory to the computed step.
 class Replay {
  public:
-  Replay(const ReplayInputs& inputs, const ReplayRequest& request)
-      : inputs_(inputs),
-        request_(request),
-        joined_{{.env = inputs.env, .faults = inputs.faults, .communicator = inputs.communicator},
-                {.build = inputs.build, .place = {.rank_on_host = inputs.rank_on_host}},
-                never_stops_,
-                loaded_} {}
+  Replay(const SessionInputs& inputs, const ReplayRequest& request)
+      : inputs_(inputs), request_(request), session_(inputs) {}
 
   Result<ReplayedStep> run() {
     HF_TRY_VOID(find_source());
     HF_TRY_VOID(load_config());
-    HF_TRY_VOID(make_worker());
-    HF_TRY_VOID(load_state());
+    HF_TRY_VOID(session_.make_worker(state_, request_.checks));
+    result_.sources = session_.config().data.sources;
+    HF_TRY_VOID(session_.load_state(state_));
     HF_TRY_VOID(compute_steps_before());
     HF_TRY_VOID(compute_step());
     HF_TRY_VOID(collect_lanes());
-    if (checks_ != nullptr) HF_TRY_VOID(collect_checks());
+    if (session_.checks() != nullptr) HF_TRY_VOID(collect_checks());
     if (is_first()) HF_TRY_VOID(compare());
     return std::move(result_);
   }
 
  private:
   bool is_first() const { return inputs_.communicator.rank() == 0; }
-  Waiter waiter() const { return {inputs_.env, config_.parallel.timeout_ms}; }
-  Result<void> agree(const Result<void>& mine) const {
-    return agree_on_outcome(inputs_.communicator, waiter(), mine, inputs_.env.host_name());
-  }
+  Waiter waiter() const { return session_.waiter(); }
   template <typename... Values>
   void say(fmt::format_string<Values...> format, Values&&... values) const {
     if (is_first() && inputs_.say) inputs_.say(fmt::format(format, std::forward<Values>(values)...));
@@ -104,10 +83,6 @@ class Replay {
   Result<void> find_source();
   Result<ReplaySource> read_run();
   Result<void> load_config();
-  Result<void> check_data() const;
-  Result<void> make_checks();
-  Result<void> make_worker();
-  Result<void> load_state();
   Result<void> compute_steps_before();
   Result<void> compute_step();
   Result<void> collect_lanes();
@@ -115,18 +90,11 @@ class Replay {
   Result<void> compare();
   std::vector<std::string> differences_of(std::uint64_t step, const RecordedNumbers& computed) const;
 
-  const ReplayInputs& inputs_;
+  const SessionInputs& inputs_;
   const ReplayRequest& request_;
-  NeverStops never_stops_;
-  Result<LoadedConfig> loaded_ = Error{};
-  TrainInputs joined_;
-  Config config_;
-  RecordedSteps recorded_;  // on rank 0
-  std::shared_ptr<DataSet> data_;
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<StepChecks> checks_;  // null: they were not asked for
-  JoinedTransport transport_;
-  std::unique_ptr<Worker> worker_;
+  StepSession session_;
+  SessionState state_;        // from which the steps are computed
+  RecordedSteps recorded_;    // on rank 0
   std::uint64_t cursor_ = 0;  // data position of the step
   ReplayedStep result_;
 };
@@ -171,74 +139,14 @@ Result<void> Replay::find_source() {
 }
 
 Result<void> Replay::load_config() {
-  loaded_ = replay_config(inputs_.env, result_.source, request_.run_directory, inputs_.communicator.size(),
-                          request_.overrides);
-  HF_TRY(config_, join_config(joined_, waiter()));
-  return agree(prepare_cuda_for_nccl(inputs_.env, config_, inputs_.communicator.size()));
-}
-
-Result<void> Replay::check_data() const {
-  const std::string& there = result_.source.data_fingerprint;
-  const std::string here = to_hex(data_->fingerprint());
-  if (there.empty() || there == here) return {};
-  return fail(ExitCode::data,
-              "the data files have changed since the run used them (fingerprint {}, now {}): step {} cannot "
-              "be computed again. Put the files back, or name their place with --data.sources",
-              there, here, request_.step);
-}
-
-Result<void> Replay::make_checks() {
-  Result<std::unique_ptr<StepChecks>> checks = StepChecks::make(*device_);
-  HF_TRY_VOID(agree(outcome_of(checks)));
-  checks_ = std::move(checks).value();
-  return {};
-}
-
-Result<void> Replay::make_worker() {
-  Communicator& ranks = inputs_.communicator;
-  HF_TRY(data_, join_data(joined_, waiter(), config_));
-  HF_TRY_VOID(check_data());
-  resolve_device(inputs_.env, config_, joined_.place);
-  HF_TRY(const std::vector<std::string> hosts, all_gather_text(ranks, waiter(), inputs_.env.host_id()));
-  joined_.ranks_on_host = static_cast<int>(std::ranges::count(hosts, inputs_.env.host_id()));
-  HF_TRY(device_, join_device(joined_, waiter(), config_));
-  HF_TRY_VOID(agree(resolve_with_data(config_, ranks.size(), *data_)));
-  HF_TRY(const Mesh mesh, mesh_of(config_, hosts));
-  HF_TRY(transport_, join_transport(joined_, waiter(), config_, *device_));
-  if (request_.checks) HF_TRY_VOID(make_checks());
-  device_->prefer_plan(algorithms_of(result_.source.device_plan));
-  Result<std::unique_ptr<Worker>> worker =
-      Worker::create({.rank = {joined_, *device_, config_, mesh},
-                      .data = data_,
-                      .nccl = transport_.nccl.get(),
-                      .gpu = transport_.gpu,
-                      .memory = {.timeout_ms = config_.elastic.memory_timeout_ms}});
-  HF_TRY_VOID(agree(outcome_of(worker)));
-  worker_ = std::move(worker).value();
-  result_.sources = config_.data.sources;
-  const std::string here = device_->identity(precision_of(config_)), &there = result_.source.device;
-  if (!there.empty() && there != here)
-    say("the run computed on \"{}\" and this is \"{}\": other bits are to be expected", there, here);
-  HF_TRY(const std::string other,
-         join_plan_difference(joined_, waiter(), *device_, result_.source.device_plan));
-  if (!other.empty())
-    say("the run computed on another GPU of this kind, {}: other bits are to be expected", other);
-  return {};
-}
-
-Result<void> Replay::load_state() {
-  worker_->state().data_fingerprint = data_->fingerprint();
   const ReplaySource& source = result_.source;
-  if (source.checkpoint.empty()) {
-    HF_TRY_VOID(initialize_weights(worker_->state_view()));
-  } else {
-    HF_TRY_VOID(restore_checkpoint(worker_->state_view(), source.checkpoint));
-  }
-  HF_TRY_VOID(agree(device_->status()));
-  RunState& state = worker_->state();
-  source.lineage.add_jumps_after({.generation = state.generation, .step = state.step}, state.jumps);
-  take_jump(state);
-  return agree(worker_->start_loader());
+  state_ = {.checkpoint = source.checkpoint,
+            .lineage = source.lineage,
+            .data_fingerprint = source.data_fingerprint,
+            .device = source.device,
+            .device_plan = source.device_plan};
+  return session_.load_config(replay_config(inputs_.env, source, request_.run_directory,
+                                            inputs_.communicator.size(), request_.overrides));
 }
 
 std::vector<std::string> Replay::differences_of(std::uint64_t step, const RecordedNumbers& computed) const {
@@ -265,11 +173,10 @@ Result<void> Replay::compute_steps_before() {
   constexpr std::int64_t interval_ns = 5'000'000'000;
   std::int64_t said_ns = inputs_.env.monotonic_ns();
   for (std::uint64_t step = first; step < request_.step; ++step) {
-    HF_TRY(const StepOutcome outcome, run_step(*worker_, {}));
+    HF_TRY(const StepOutcome outcome, session_.step());
     if (outcome.ends_steps) return fail(ExitCode::numerics, "{}", outcome.verdict->reason);
-    HF_TRY_VOID(outcome.gathers);
     if (!is_first()) continue;
-    const bool differs = !differences_of(step, numbers_of(outcome, worker_->state())).empty();
+    const bool differs = !differences_of(step, numbers_of(outcome, session_.worker().state())).empty();
     if (differs && result_.first_difference == 0) result_.first_difference = step;
     if (inputs_.env.monotonic_ns() - said_ns < interval_ns) continue;
     said_ns = inputs_.env.monotonic_ns();
@@ -279,14 +186,13 @@ Result<void> Replay::compute_steps_before() {
 }
 
 Result<void> Replay::compute_step() {
-  cursor_ = worker_->state().data_cursor;
-  if (checks_ != nullptr) checks_->begin();
-  HF_TRY(const StepOutcome outcome, run_step(*worker_, {}));
-  if (checks_ != nullptr) checks_->end();
+  cursor_ = session_.worker().state().data_cursor;
+  if (session_.checks() != nullptr) session_.checks()->begin();
+  HF_TRY(const StepOutcome outcome, session_.step());
+  if (session_.checks() != nullptr) session_.checks()->end();
   if (!outcome.ends_steps) {
-    HF_TRY_VOID(outcome.gathers);
-    result_.computed = numbers_of(outcome, worker_->state());
-    return worker_->parameter_gather().finish();
+    result_.computed = numbers_of(outcome, session_.worker().state());
+    return session_.worker().parameter_gather().finish();
   }
   constexpr double none = std::numeric_limits<double>::quiet_NaN();
   result_.failure = outcome.verdict->reason;
@@ -295,7 +201,8 @@ Result<void> Replay::compute_step() {
 }
 
 Result<void> Replay::collect_lanes() {
-  HF_TRY(const std::vector<LossesOfRank> ranks, gather(inputs_.communicator, waiter(), losses_of(*worker_)));
+  HF_TRY(const std::vector<LossesOfRank> ranks,
+         gather(inputs_.communicator, waiter(), losses_of(session_.worker())));
   for (const LossesOfRank& rank : ranks) {
     for (const LaneBits& each : rank.lanes) {
       ReplayedLane lane{.lane = each.lane};
@@ -308,7 +215,7 @@ Result<void> Replay::collect_lanes() {
 }
 
 Result<void> Replay::collect_checks() {
-  HF_TRY(result_.checks, gather(inputs_.communicator, waiter(), checks_->result()));
+  HF_TRY(result_.checks, gather(inputs_.communicator, waiter(), session_.checks()->result()));
   return {};
 }
 
@@ -334,9 +241,10 @@ Result<void> Replay::compare() {
                 request_.step, to_hex(result_.computed.data), to_hex(recorded.data));
   }
   result_.differing = differing_numbers(recorded, result_.computed);
-  const Workload& workload = worker_->workload();
+  const Workload& workload = session_.worker().workload();
   HF_TRY(const std::vector<LaneSamples> samples,
-         samples_of_step(*data_, config_.run.seed, workload.batch_shape, cursor_, workload.spec.vocabulary));
+         samples_of_step(session_.data(), session_.config().run.seed, workload.batch_shape, cursor_,
+                         workload.spec.vocabulary));
   for (ReplayedLane& lane : result_.lanes) lane.samples = samples[static_cast<std::size_t>(lane.lane)];
   return {};
 }
@@ -352,7 +260,7 @@ Digest ReplayedLane::digest() const {
   return digest_of(std::as_bytes(std::span(loss_sums)));
 }
 
-Result<ReplayedStep> replay_step(const ReplayInputs& inputs, const ReplayRequest& request) {
+Result<ReplayedStep> replay_step(const SessionInputs& inputs, const ReplayRequest& request) {
   return Replay(inputs, request).run();
 }
 

@@ -5,19 +5,16 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "parallel/comm/communicator.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/result.h"
 #include "runtime/data/loader.h"
 #include "runtime/integrity/op_checks.h"
-#include "runtime/os/env.h"
-#include "runtime/os/fault_point.h"
 #include "runtime/replay/replay_source.h"
+#include "runtime/replay/step_session.h"
 
 namespace holdfast::replay {
 
@@ -35,17 +32,6 @@ struct LaneSamples {
 Result<std::vector<LaneSamples>> samples_of_step(const DataSet& data, std::uint64_t seed,
                                                  const BatchShape& shape, std::uint64_t cursor,
                                                  std::int64_t vocabulary);
-
-// ReplayInputs holds what a rank brings along; the referenced objects outlive the call.
-struct ReplayInputs {
-  Env& env;
-  FaultPoints& faults;
-  Communicator& communicator;  // all ranks that compute
-  std::string build;           // identity of the binary, which must be equal on all ranks
-  int rank_on_host = 0;        // index among the ranks of this host
-  // Receives sentences about what is done and how far it is; called on rank 0 alone.
-  std::function<void(const std::string&)> say = {};
-};
 
 struct ReplayRequest {
   std::string run_directory;
@@ -89,6 +75,6 @@ struct ReplayedStep {
 //   checkpoint     no state leads to the step (find_replay_source)
 //   numerics       a step before the wanted one is not finite
 //   does_not_fit, communication
-Result<ReplayedStep> replay_step(const ReplayInputs& inputs, const ReplayRequest& request);
+Result<ReplayedStep> replay_step(const SessionInputs& inputs, const ReplayRequest& request);
 
 }  // namespace holdfast::replay

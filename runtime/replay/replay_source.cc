@@ -17,6 +17,7 @@
 #include "runtime/optim/schedule.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/paths.h"
+#include "runtime/replay/step_session.h"
 #include "runtime/run/event_reading.h"
 #include "runtime/run/log_reader.h"
 
@@ -280,18 +281,6 @@ Result<void> check_sources(const Config& run, const std::string& place,
         place, source.path);
   }
   return {};
-}
-
-// Switches off all that a run writes or keeps beside its steps.
-void write_nothing(Config& config) {
-  config.checkpoint.every_steps = 0;
-  config.checkpoint.every_ms = 0;
-  config.checkpoint.ram_every_steps = 0;
-  config.checkpoint.replicas = "off";
-  config.evaluation.every_steps = 0;
-  config.elastic.spares = 0;
-  config.data.ledger = false;
-  config.trace.steps = 0;
 }
 
 }  // namespace
