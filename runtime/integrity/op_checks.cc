@@ -17,20 +17,6 @@ namespace {
 // Number of results for which there is memory: those of hundreds of layers and microbatches.
 constexpr std::size_t capacity = std::size_t{1} << 18;
 
-CheckedOp checked_op(const OpDigest& digest, std::span<const OpDigest> results, double growth = 0.0) {
-  const auto is_before = [&](const OpDigest& each) {
-    return each.scope == digest.scope &&
-           std::tie(each.order, each.output) < std::tie(digest.order, digest.output);
-  };
-  return {.order = digest.order,
-          .op = name_of(digest.op),
-          .scope = digest.scope,
-          .place = std::ranges::count_if(results, is_before),
-          .output = digest.output,
-          .nonfinite = digest.words.nonfinite,
-          .growth = growth};
-}
-
 std::string digest_over(const std::vector<OpDigest>& results) {
   DigestStream stream;
   for (const OpDigest& each : results) {
@@ -43,6 +29,20 @@ std::string digest_over(const std::vector<OpDigest>& results) {
 }
 
 }  // namespace
+
+CheckedOp checked_op(const OpDigest& digest, std::span<const OpDigest> results, double growth) {
+  const auto is_before = [&](const OpDigest& each) {
+    return each.scope == digest.scope &&
+           std::tie(each.order, each.output) < std::tie(digest.order, digest.output);
+  };
+  return {.order = digest.order,
+          .op = name_of(digest.op),
+          .scope = digest.scope,
+          .place = std::ranges::count_if(results, is_before),
+          .output = digest.output,
+          .nonfinite = digest.words.nonfinite,
+          .growth = growth};
+}
 
 bool is_computed_before(const CheckedOp& one, const CheckedOp& other) {
   return one.scope == other.scope ? one.place < other.place : is_computed_before(one.scope, other.scope);
@@ -81,9 +81,13 @@ void StepChecks::end() {
   if (std::exchange(inspects_, false)) device_.inspect_with(std::exchange(other_, nullptr));
 }
 
-RankChecks StepChecks::result() {
+std::vector<OpDigest> StepChecks::results() {
   device_.synchronize();
-  const std::vector<OpDigest> results = digests_.list();
+  return digests_.list();
+}
+
+RankChecks StepChecks::result() {
+  const std::vector<OpDigest> results = this->results();
   RankChecks checks{.ops = digests_.ops(),
                     .results = static_cast<std::int64_t>(results.size()),
                     .left_out = digests_.left_out(),

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/result.h"
@@ -63,6 +65,9 @@ bool is_computed_before(const CheckedOp& one, const CheckedOp& other);
 // Returns a clause such as "rmsnorm_forward in layers.0.attention, in the forward of lane 2, microbatch 0".
 std::string describe(const CheckedOp& op);
 
+// Returns the name of a result, which is one of `results`.
+CheckedOp checked_op(const OpDigest& digest, std::span<const OpDigest> results, double growth = 0.0);
+
 // StepChecks inspects a device that outlives it. Threads: that which launches ops.
 class StepChecks {
  public:
@@ -80,6 +85,8 @@ class StepChecks {
   void end();
   // Waits for the device, and returns what was found between begin() and end().
   RankChecks result();
+  // Returns the digests of all results in the order of their ops, likewise.
+  std::vector<OpDigest> results();
 
  private:
   StepChecks(Device& device, MemoryArena arena, MemoryPlan::Slot slot);

@@ -17,6 +17,7 @@
 #include "runtime/os/paths.h"
 #include "tools/kernel_kit/check_report.h"
 #include "tools/kernel_kit/kernel_folder.h"
+#include "tools/kernel_kit/program/ab_command.h"
 #include "tools/kernel_kit/program/child_process.h"
 
 namespace holdfast::cli {
@@ -39,6 +40,14 @@ constexpr const char* usage =
     "                                  threads, what it writes; in a process of its own, of which no "
     "step\n"
     "                                  lasts longer than N seconds (300)\n"
+    "  ab RUN [--plugin FILE.so] [--kernels.OP=NAME ...] [--steps N] [--from newest|start] [--noise]\n"
+    "     [--section.key=value ...] [--json FILE] [--page FILE.html] [--seconds N]\n"
+    "                                  a run beside the same run with those kernels, from one state and on "
+    "the same "
+    "samples:\n"
+    "                                  the first result with other bits, loss, and time by step; --noise: "
+    "and what\n"
+    "                                  other last bits make of the loss. RUN: a config or a run directory\n"
     "\n"
     "Exit code 0, 1 where check finds something wrong, 2 where a word or a file is, 76 where somebody else "
     "ended "
@@ -182,19 +191,21 @@ struct Subcommand {
   std::string_view name;
   Result<int> (*run)(Env& env, const std::vector<std::string>& words);
 };
-constexpr std::array<Subcommand, 6> subcommands = {{{"list", list},
+constexpr std::array<Subcommand, 8> subcommands = {{{"list", list},
                                                     {"contract", contract},
                                                     {"header", header},
                                                     {"new", make_new},
                                                     {"check", check},
-                                                    {"check-here", check_here}}};
+                                                    {"ab", run_kernel_ab},
+                                                    {"check-here", check_here},
+                                                    {"ab-here", run_kernel_ab_here}}};
 
 Result<int> run_subcommand(const std::vector<std::string>& words) {
   const std::string name = words.empty() ? "" : words.front();
   const auto* found = std::ranges::find(subcommands, name, &Subcommand::name);
   if (found != subcommands.end()) return found->run(posix_env(), {words.begin() + 1, words.end()});
   std::vector<std::string_view> names;
-  for (const Subcommand& each : std::span(subcommands).first(subcommands.size() - 1))
+  for (const Subcommand& each : std::span(subcommands).first(subcommands.size() - 2))
     names.push_back(each.name);
   const std::string near = closest(name, names);
   return fail(ExitCode::config, "kernel needs one of {}, got {}{}\n{}", fmt::join(names, ", "),
