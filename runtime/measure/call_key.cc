@@ -122,9 +122,9 @@ bool is_taken(const Part& option) {
 
 // Returns what people are told of a part besides the shape.
 std::string option_text(const Part& part) {
-  if (is_taken(part)) return part.name;
-  return part.name == "segment_count" ? fmt::format("{} segments", part.value)
-                                      : fmt::format("{}={}", part.name, part.value);
+  if (part.name == "segment_count")
+    return fmt::format("{} segment{}", part.value, part.value == "1" ? "" : "s");
+  return is_taken(part) ? part.name : fmt::format("{}={}", part.name, part.value);
 }
 
 }  // namespace

@@ -71,6 +71,7 @@ TEST(CallKey, HasTheTensorsAndTheSegmentsOfACall) {
   const SquareSum whole{.count = 5}, cut{.count = 5, .segments = segments, .segment_count = 2};
   EXPECT_NE(key_of(whole), key_of(cut));
   EXPECT_EQ(text_of(cut), "5, 2 segments");
+  EXPECT_EQ(text_of(SquareSum{.count = 2, .segments = segments, .segment_count = 1}), "2, 1 segment");
 }
 
 TEST(CallKey, ZeroIsAStateOfNumbersThatDoNotCountOtherwise) {

@@ -146,6 +146,14 @@ class FolderTest(unittest.TestCase):
         checked = harness.call_program("kernel", "check", folder / "kernel.so")
         self.assertEqual(checked.returncode, 0, checked.stdout)
         self.assertIn("kernel mine of rmsnorm_forward: passed", checked.stdout)
+        with harness.Scene(steps=6) as scene:
+            self.assertIn("holdfast kernel bench my_rmsnorm/kernel.so --config run.toml\n", page)
+            measured = subprocess.run([str(harness.PROGRAM), "kernel", "bench", "my_rmsnorm/kernel.so", "--config", str(scene.config), "--seconds=1"], cwd=self.folder,
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
+        self.assertEqual(measured.returncode, 0, measured.stdout)
+        for line in re.search(r"--config run.toml\n(.*?)\n\n\|", page, re.DOTALL).group(1).splitlines():
+            words = line.strip().removesuffix("...").split("run.toml")
+            self.assertTrue(all(re.search(r" +".join(map(re.escape, part.split())), measured.stdout) for part in words), line + measured.stdout)
 
     def test_skeleton_says_that_it_computes_nothing(self):
         harness.program_output("kernel", "new", "rotary", "--out", self.folder / "rotary")
@@ -156,7 +164,7 @@ class FolderTest(unittest.TestCase):
         self.assertRegex(checked.stdout, r"wrong: it computes none of the \d+ calls that it was offered")
 
     def test_bad_words(self):
-        self.expect_refused(says="kernel needs one of list, contract, header, new, check, got nothing")
+        self.expect_refused(says="kernel needs one of list, contract, header, new, check, bench, got nothing")
         self.expect_refused("chck", says="got chck, did you mean check")
         self.expect_refused("new", "rmsnorm", says="there is no op rmsnorm")
         self.expect_refused("contract", "rotray", says="there is no op rotray, did you mean rotary")
@@ -358,6 +366,179 @@ class CheckTest(unittest.TestCase):
             done = self.check(source=source, WORKSPACE="room", ROOM=room, COMPUTE=f"{launch} ((char*)workspace)[{write}] = 1;")
             self.assertEqual(done.returncode, 1, done.stdout)
             self.assertRegex(done.stdout, "wrong: .*: " + says)
+
+
+# A kernel that is right, in fp32, of which a test says what else it does before and behind.
+NORM = """#include "holdfast_kernel.h"
+#include <dlfcn.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+static void compute(const hf_rmsnorm_forward* op) {
+  const float* x = (const float*)op->x;
+  const float* weight = (const float*)op->weight;
+  float* y = (float*)op->y;
+  for (int64_t row = 0; row < op->rows; ++row, x += op->width, y += op->width) {
+    double sum = 0;
+    for (int64_t i = 0; i < op->width; ++i) sum += (double)x[i] * x[i];
+    op->rstd[row] = (float)(1 / sqrt(sum / op->width + op->epsilon));
+    for (int64_t i = 0; i < op->width; ++i) y[i] = x[i] * op->rstd[row] * weight[i];
+  }
+}
+BESIDE
+static int launch(const hf_call* call, void* workspace, void* stream) {
+  const hf_rmsnorm_forward* op = (const hf_rmsnorm_forward*)call->op;
+  float* y = (float*)op->y;
+  (void)workspace, (void)stream, (void)y;
+  CHEAT
+  compute(op);
+  AFTER
+  return 0;
+}
+static int supports(const hf_call* call) { return ((const hf_rmsnorm_forward*)call->op)->dtype == HF_FP32; }
+static const hf_kernel kernels[] = {{HF_KERNEL_ABI, HF_CPU, HF_SAME_BITS_TWICE, 0, "rmsnorm_forward", HF_SCHEMA_RMSNORM_FORWARD, "mine", 0, supports, 0, launch}};
+HF_EXPORT const hf_kernel* hf_kernels(int* count) { *count = 1; return kernels; }
+"""
+# Half of the time passes for whoever asks clock_gettime(): its first bytes jump here.
+SLOW_CLOCK = """static int slow(clockid_t id, struct timespec* time) {
+  static long long first;
+  syscall(SYS_clock_gettime, id, time);
+  if (id != CLOCK_MONOTONIC) return 0;
+  long long now = time->tv_sec * 1000000000LL + time->tv_nsec;
+  if (first == 0) first = now;
+  now = first + (now - first) / 2;
+  time->tv_sec = now / 1000000000LL;
+  time->tv_nsec = now % 1000000000LL;
+  return 0;
+}
+__attribute__((constructor)) static void patch(void) {
+  unsigned char* place = (unsigned char*)dlsym(RTLD_DEFAULT, "clock_gettime");
+  void* target = (void*)slow;
+  mprotect((void*)((uintptr_t)place & ~(uintptr_t)4095), 8192, PROT_READ | PROT_WRITE | PROT_EXEC);
+  place[0] = 0x48, place[1] = 0xb8, place[10] = 0xff, place[11] = 0xe0;
+  memcpy(place + 2, &target, sizeof(target));
+}
+"""
+LATER = """static void* work(void* data) {
+  usleep(200);
+  compute((const hf_rmsnorm_forward*)data);
+  free(data);
+  return 0;
+}
+"""
+
+
+class BenchTest(unittest.TestCase):
+    """`holdfast kernel bench`: the figures of a right kernel, and a sentence for each way to look fast."""
+
+    def setUp(self):
+        self.scene = harness.Scene(steps=6)
+        self.addCleanup(self.scene.close)
+        self.file = self.scene.directory / "mine.so"
+
+    def bench(self, *words, seconds=1, **changes):
+        build(self.file, source=NORM, **{"BESIDE": "", "CHEAT": "", "AFTER": "", **changes})
+        return harness.call_program("kernel", "bench", self.file, "--config", self.scene.config, f"--seconds={seconds}", "--threads=2", *words)
+
+    def expect_cheat(self, says, **changes):
+        done = self.bench(**changes)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertRegex(done.stdout, r"wrong: mine on \d+x\d+: " + says)
+
+    def test_figures_of_the_calls_of_a_step(self):
+        figures = self.scene.directory / "figures.json"
+        done = self.bench("--json", figures)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertRegex(done.stdout, r"ms of a step of \S+run.toml, all calls of rmsnorm_forward\nimplementation +warm +\+- +cold +\+-\n-+\n(.*\n)*mine, of the plug-in +\d")
+        document = json.loads(figures.read_text())
+        self.assertTrue(document["passed"])
+        (op,) = document["ops"]
+        (call,) = op["calls"]
+        config = self.scene.config.read_text()
+        microbatches = int(re.search(r"lanes = (\d+)", config).group(1)) * int(re.search(r"microbatches_per_lane = (\d+)", config).group(1))
+        self.assertEqual(call["calls"], (2 * int(re.search(r"layers = (\d+)", config).group(1)) + 1) * microbatches)
+        names = [each["name"] for each in call["implementations"]]
+        self.assertIn("portable", names)
+        self.assertNotIn("reference", names, "it takes minutes on the shapes of models")
+        self.assertEqual(sum(each["default"] for each in call["implementations"]), 1)
+        mine = next(each for each in op["step"] if each["plugin"])
+        one = next(each for each in call["implementations"] if each["plugin"])
+        self.assertAlmostEqual(mine["warm"]["ms"] * 1e3 / (one["warm"]["microseconds"] * call["calls"]), 1, places=6)
+        self.assertGreaterEqual(one["warm"]["turns"], 2)
+
+    def test_calls_that_it_does_not_compute(self):
+        done = self.bench(HF_FP32="HF_BF16")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertRegex(done.stdout, r"note: mine does not compute \d+x\d+: its time in a step has the default's there")
+
+    def test_results_by_address(self):
+        seen = "static void* seen[64]; static int count; for (int i = 0; i < count; ++i) if (seen[i] == y) %s if (count < 64) seen[count++] = y;"
+        self.expect_cheat("it leaves what was there before and computes nothing, after [1-9]", CHEAT=seen % "return 0;")
+        self.expect_cheat("it writes the results of an earlier call on the same memory, whose numbers were others: it remembers them",
+                          CHEAT="static void* seen; static float* kept; size_t bytes = op->rows * op->width * 4; static float* rstd;"
+                                "if (seen == y) { memcpy(y, kept, bytes); memcpy(op->rstd, rstd, op->rows * 4); return 0; }",
+                          AFTER="seen = y; kept = realloc(kept, bytes); rstd = realloc(rstd, op->rows * 4); memcpy(kept, y, bytes); memcpy(rstd, op->rstd, op->rows * 4);")
+
+    def test_right_at_first(self):
+        self.expect_cheat(r"it was right in [1-9]\d* calls that were compared, and is wrong in a later one: element \d+ of y is",
+                          AFTER="static int calls; if (++calls > 200) y[op->rows * op->width / 2] += 1;")
+
+    def test_some_calls_of_many(self):
+        self.expect_cheat("it leaves what was there before and computes nothing", CHEAT="static int calls; if (++calls % 8 != 1) return 0;")
+
+    def test_what_was_left_before(self):
+        self.expect_cheat("it leaves what was there before and computes nothing", CHEAT="if (y[0] < 1e9f && y[0] > -1e9f) return 0;")
+
+    def test_work_after_the_return(self):
+        self.expect_cheat("it goes on writing after launch\\(\\) has returned", BESIDE=LATER,
+                          CHEAT="pthread_t thread; void* data = malloc(sizeof(*op)); memcpy(data, op, sizeof(*op));"
+                                "if (pthread_create(&thread, 0, work, data) == 0) { pthread_detach(thread); return 0; }")
+
+    def test_faster_than_the_machine(self):
+        text = self.scene.config.read_text()
+        self.scene.config.write_text(re.sub("\nmicrobatch_size = \\d+", "\nmicrobatch_size = 512", text))
+        self.expect_cheat(r"it takes \S+ us, and this machine needs \S+ us to move the bytes of the call or to multiply its numbers: it does not do the work",
+                          CHEAT="return 0;")
+
+    @unittest.skipUnless(platform.machine() == "x86_64", "machine code")
+    def test_clock_that_it_has_changed(self):
+        done = self.bench(BESIDE=SLOW_CLOCK)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertRegex(done.stdout, r"wrong: the clock of the process counted \S+ s while the processor counted \S+ s: the plug-in has changed it")
+
+    def test_numbers_are_new_each_time(self):
+        """Nobody knows those of a measurement or of a check before."""
+        for command, words in [("bench", ["--config", self.scene.config, "--seconds=1"]), ("check", [])]:
+            file = self.scene.directory / command
+            for _ in range(2):
+                build(self.file, source=NORM.replace("#include <math.h>", "#include <math.h>\n#include <stdio.h>"), BESIDE="", AFTER="",
+                      CHEAT=f'static int told; if (!told++) {{ FILE* said = fopen("{file}", "a"); fprintf(said, "%a\\n", ((const float*)op->x)[0]); fclose(said); }}')
+                harness.call_program("kernel", command, self.file, *words)
+            numbers = file.read_text().split()
+            self.assertEqual((len(numbers), len(set(numbers))), (2, 2))
+
+    def test_crash(self):
+        done = self.bench(AFTER="static int calls; if (++calls > 50) ((volatile int*)8)[0] = 1;")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertRegex(done.stdout, r"wrong: plug-in \S+ ended the process by signal 11 \(SIGSEGV\): .*; the last thing: rmsnorm_forward: mine on \d+x\d+\n")
+
+    def test_bad_words(self):
+        def refused(*words):
+            done = harness.call_program("kernel", "bench", *words)
+            self.assertEqual(done.returncode, 2, done.stdout)
+            return done.stdout
+
+        build(self.file)
+        self.assertIn("kernel bench needs --config RUN.toml: it measures the calls of a step of that run", refused(self.file))
+        self.assertRegex(refused(self.file, "--config", self.scene.config), r"a step of \S+ calls none of what plug-in \S+ has kernels for: add")
+        self.assertIn("there is no op rmsnorm", refused(self.file, "--config", self.scene.config, "--op=rmsnorm"))
+        self.assertIn("nothing.toml", refused(self.file, "--config", "nothing.toml"))
 
 
 class BadFileTest(unittest.TestCase):

@@ -11,6 +11,7 @@
 #include "runtime/measure/call_key.h"
 #include "runtime/measure/op_timer.h"
 #include "runtime/measure/report.h"
+#include "tools/bench_native/contenders.h"
 
 namespace holdfast::bench {
 namespace {
@@ -28,22 +29,16 @@ struct Contender {
   bool supports(const OpCall& call) const { return implementation->computes(call.arguments()); }
 };
 
-// Every name that this processor or GPU runs, or the one that is asked for; none when the op has no such
-// name. The scalar reference takes minutes on a model's shapes, so it wants to be asked for.
+// Contenders on devices of their own; none when the op has no such name.
 Result<std::vector<Contender>> contenders_of(Env& env, const MeasuredDevice& bench,
                                              const OpCaseOptions& options, OpId id) {
   std::vector<Contender> contenders;
-  std::set<std::string_view> seen;
-  const std::string_view wanted = options.implementation;
-  for (const Implementation* each : bench.registry().of(id)) {
-    const bool asked_for =
-        wanted.empty() ? std::string_view(each->name) != "reference" : wanted == each->name;
-    const Implementation* best = bench.registry().find(id, each->name, bench.target());
-    if (!asked_for || best == nullptr || !seen.insert(each->name).second) continue;
-    Contender contender{.implementation = best, .name = best->name, .timer = nullptr, .device = nullptr};
+  for (const Implementation* each :
+       contenders_for(bench.registry(), id, bench.target(), options.implementation)) {
+    Contender contender{.implementation = each, .name = each->name, .timer = nullptr, .device = nullptr};
     if (!bench.is_gpu()) contender.timer = std::make_unique<OpTimer>(env);
     HF_TRY(contender.device,
-           bench.make({.requests = {{.op = id, .name = best->name}}}, contender.timer.get()));
+           bench.make({.requests = {{.op = id, .name = each->name}}}, contender.timer.get()));
     contenders.push_back(std::move(contender));
   }
   return contenders;
@@ -130,11 +125,6 @@ void measure_queue(Env& env, Contender& contender, const OpCall& call, std::int6
   const std::int64_t once_ns = std::max<std::int64_t>(1, run_ns(probe) / probe);
   const std::int64_t calls = std::clamp<std::int64_t>(duration_ns / once_ns, 1, most);
   count(run_ns(calls), calls);
-}
-
-Result<double> limit_of(const OpCall& call, const OpCost& cost, DType dtype, Limits& limits) {
-  if (call.id() == Matmul::id) return limits.product_seconds(*static_cast<const Matmul*>(call.arguments()));
-  return op_seconds(limits, cost, dtype);
 }
 
 SampleSizes sizes_of(const OpCaseOptions& options) {

@@ -99,7 +99,7 @@ bool CheckReport::passed() const {
 Json CheckReport::json() const {
   Json all = Json::array();
   for (const KernelVerdict& each : kernels) all.push_back(each.json());
-  return {{"plugin", plugin}, {"passed", passed()}, {"kernels", all}};
+  return {{"plugin", plugin}, {"passed", passed()}, {"seed", seed}, {"kernels", all}};
 }
 
 std::string text_of(const CheckReport& report) {
@@ -121,6 +121,7 @@ std::string text_of(const CheckReport& report) {
     for (const std::string& each : verdict.problems) text += fmt::format("wrong: {}\n", each);
     for (const std::string& each : verdict.notes) text += fmt::format("note: {}\n", each);
   }
+  if (!report.passed()) text += fmt::format("\nthe same numbers again: --seed {}\n", report.seed);
   return text;
 }
 

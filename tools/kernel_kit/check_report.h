@@ -12,6 +12,7 @@ namespace holdfast::bench::kernel_kit {
 // CheckReport is about all kernels of a plug-in that were asked for.
 struct CheckReport {
   std::string plugin = {};  // as kernels::text_of() has it
+  std::uint64_t seed = 0;   // of the numbers that it was tried on
   std::vector<KernelVerdict> kernels = {};
   bool passed() const;
   Json json() const;

@@ -66,8 +66,8 @@ template <typename Op>
 class Trial {
  public:
   Trial(const Implementation& kernel, const Implementation& usual, const Op& shape,
-        const measure::OperandContents& contents)
-      : kernel_(kernel), usual_(usual), shape_(shape), contents_(contents) {}
+        const measure::OperandContents& contents, std::uint64_t seed)
+      : kernel_(kernel), usual_(usual), shape_(shape), contents_(contents), seed_(seed) {}
 
   bool is_computed() const { return kernel_.computes(&shape_); }
   const Implementation& usual() const { return usual_; }
@@ -119,7 +119,7 @@ class Trial {
 
  private:
   CheckedMemory memory_of(const Ways& ways) const {
-    return CheckedMemory({.seed = 17,
+    return CheckedMemory({.seed = seed_,
                           .values = ways.values,
                           .poison = ways.poison,
                           .guard = ways.guard,
@@ -151,6 +151,7 @@ class Trial {
   const Implementation& usual_;
   const Op& shape_;
   const measure::OperandContents& contents_;
+  std::uint64_t seed_;
 };
 
 // Tells whether an op may be given such numbers. Two read what another op found out about the same numbers; where those
@@ -193,8 +194,8 @@ class KernelChecker {
  public:
   // `usual` is what a run without the kernel would choose from.
   KernelChecker(Env& env, const Implementation& kernel, const KernelChoice& usual,
-                const std::function<void(const std::string&)>& tell)
-      : env_(env), kernel_(kernel), usual_(usual), tell_(tell) {
+                const std::function<void(const std::string&)>& tell, std::uint64_t seed)
+      : env_(env), kernel_(kernel), usual_(usual), tell_(tell), seed_(seed) {
     for (const int threads : thread_counts) runners_.push_back(std::make_unique<KernelRunner>(threads));
     verdict_.op = name_of(kernel.op);
     verdict_.name = kernel.name;
@@ -202,7 +203,7 @@ class KernelChecker {
 
   void check(const CheckShape& shape) {
     visit_op(shape.call.id(), shape.call.arguments(), [&](const auto& op) {
-      const Trial trial(kernel_, usual_.of(shape.call.arguments()), op, shape.contents);
+      const Trial trial(kernel_, usual_.of(shape.call.arguments()), op, shape.contents, seed_);
       ++verdict_.calls;
       label_ = measure::call_text(shape.call.id(), shape.call.arguments());
       if constexpr (requires { op.dtype; }) label_ += op.dtype == DType::fp32 ? ", fp32" : "";
@@ -394,6 +395,7 @@ class KernelChecker {
   const Implementation& kernel_;
   const KernelChoice& usual_;
   const std::function<void(const std::string&)>& tell_;
+  std::uint64_t seed_;
   std::vector<std::unique_ptr<KernelRunner>> runners_;
   KernelVerdict verdict_;
   std::string label_;
@@ -432,10 +434,10 @@ Json KernelVerdict::json() const {
 }
 
 Result<KernelVerdict> check_kernel(Env& env, const Implementation& kernel,
-                                   const std::function<void(const std::string&)>& tell) {
+                                   const std::function<void(const std::string&)>& tell, std::uint64_t seed) {
   HF_TRY(const KernelTable usual, kernel_registry().choose(best_cpu_isa(), {}));
   HF_TRY(const std::vector<CheckShape> shapes, check_shapes(env, kernel.op));
-  KernelChecker checker(env, kernel, usual[static_cast<std::size_t>(kernel.op)], tell);
+  KernelChecker checker(env, kernel, usual[static_cast<std::size_t>(kernel.op)], tell, seed);
   for (const CheckShape& shape : shapes) {
     if (checker.gives_up()) break;
     checker.check(shape);

@@ -44,9 +44,10 @@ struct KernelVerdict {
   Json json() const;
 };
 
-// Runs all checks. `tell` is called before each call of the kernel with what comes, which is the last word of a kernel
+// Runs all checks, on numbers that follow from the seed. `tell` is called before each call of the kernel with what comes, which is the last word of a kernel
 // that crashes or hangs. An error is one of this program, not of the kernel.
 Result<KernelVerdict> check_kernel(Env& env, const Implementation& kernel,
-                                   const std::function<void(const std::string&)>& tell);
+                                   const std::function<void(const std::string&)>& tell,
+                                   std::uint64_t seed = 17);
 
 }  // namespace holdfast::bench::kernel_kit

@@ -13,9 +13,13 @@
 #include "runtime/cli/common/program.h"
 #include "runtime/core/text.h"
 #include "runtime/core/units.h"
+#include "runtime/measure/measured_device.h"
 #include "runtime/os/console.h"
 #include "runtime/os/paths.h"
+#include "tools/bench_native/step_calls.h"
+#include "tools/bench_native/synthetic_run.h"
 #include "tools/kernel_kit/check_report.h"
+#include "tools/kernel_kit/kernel_bench.h"
 #include "tools/kernel_kit/kernel_folder.h"
 #include "tools/kernel_kit/program/ab_command.h"
 #include "tools/kernel_kit/program/child_process.h"
@@ -34,12 +38,22 @@ constexpr const char* usage =
     "  new OP [--lang cpp] [--out DIR] a folder (OP) with a kernel, a Makefile and the contract; `make` "
     "there builds\n"
     "                                  kernel.so, whose kernel has the name mine\n"
-    "  check FILE.so [--op OP] [--json] [--page FILE.html] [--seconds N]\n"
+    "  check FILE.so [--op OP] [--json] [--page FILE.html] [--seconds N] [--seed N]\n"
     "                                  the plug-in's numbers against the reference in double, its bits on 1 "
     "to 16\n"
     "                                  threads, what it writes; in a process of its own, of which no "
     "step\n"
-    "                                  lasts longer than N seconds (300)\n"
+    "                                  lasts longer than N seconds (300); on numbers that "
+    "are new each\n"
+    "                                  time, or those of a seed\n"
+    "  bench FILE.so --config RUN.toml [--op OP] [--threads N] [--seconds N] [--json FILE]\n"
+    "                                  how fast the plug-in's kernels are on the calls of a step of that "
+    "run, "
+    "beside all\n"
+    "                                  others, with warm and cold caches; N seconds for each op (30); what "
+    "is "
+    "fast because\n"
+    "                                  it does not do the work is found\n"
     "  ab RUN [--plugin FILE.so] [--kernels.OP=NAME ...] [--steps N] [--from newest|start] [--noise]\n"
     "     [--section.key=value ...] [--json FILE] [--page FILE.html] [--seconds N]\n"
     "                                  a run beside the same run with those kernels, from one state and on "
@@ -49,7 +63,8 @@ constexpr const char* usage =
     "and what\n"
     "                                  other last bits make of the loss. RUN: a config or a run directory\n"
     "\n"
-    "Exit code 0, 1 where check finds something wrong, 2 where a word or a file is, 76 where somebody else "
+    "Exit code 0, 1 where check or bench finds something wrong, 2 where a word or a file is, 76 where "
+    "somebody else "
     "ended "
     "the\n"
     "process of the kernels.\n";
@@ -107,7 +122,8 @@ Result<kernel_kit::CheckReport> check_all(Env& env, const Arguments& arguments, 
   const std::string& path = arguments.positional(0);
   HF_TRY_VOID(tell("loading it"));
   HF_TRY(const KernelRegistry* registry, registry_with_plugins(env, {path}));
-  kernel_kit::CheckReport report;
+  HF_TRY(const std::int64_t seed, arguments.integer("seed", 0, 0));
+  kernel_kit::CheckReport report{.seed = static_cast<std::uint64_t>(seed)};
   std::vector<std::string> names;
   for (std::size_t index = 0; index < op_count; ++index) {
     for (const Implementation* each : registry->of(static_cast<OpId>(index))) {
@@ -117,9 +133,12 @@ Result<kernel_kit::CheckReport> check_all(Env& env, const Arguments& arguments, 
       if (arguments.has("op") && arguments.text("op", "") != op_names[index]) continue;
       Result<void> told;
       HF_TRY(kernel_kit::KernelVerdict verdict,
-             kernel_kit::check_kernel(env, *each, [&](const std::string& what) {
-               if (told.ok()) told = tell(fmt::format("{} of {}: {}", each->name, op_names[index], what));
-             }));
+             kernel_kit::check_kernel(
+                 env, *each,
+                 [&](const std::string& what) {
+                   if (told.ok()) told = tell(fmt::format("{} of {}: {}", each->name, op_names[index], what));
+                 },
+                 report.seed));
       HF_TRY_VOID(std::move(told));
       report.kernels.push_back(std::move(verdict));
     }
@@ -132,7 +151,8 @@ Result<kernel_kit::CheckReport> check_all(Env& env, const Arguments& arguments, 
 
 // The child: checks the kernels in this process, which they may end.
 Result<int> check_here(Env& env, const std::vector<std::string>& words) {
-  HF_TRY(const Arguments arguments, Arguments::parse("kernel check", words, {"FILE.so"}, {"op", "folder"}));
+  HF_TRY(const Arguments arguments,
+         Arguments::parse("kernel check", words, {"FILE.so"}, {"op", "seed", "folder"}));
   return work_as_child(env, arguments.text("folder", ""), [&](const Tell& tell) -> Result<Json> {
     HF_TRY(const kernel_kit::CheckReport report, check_all(env, arguments, tell));
     return Json{{"document", report.json()},
@@ -175,7 +195,7 @@ Result<int> show(Env& env, const CheckTerms& terms, const Json& result) {
 
 Result<int> check(Env& env, const std::vector<std::string>& words) {
   HF_TRY(const Arguments arguments,
-         Arguments::parse("kernel check", words, {"FILE.so"}, {"op", "page", "seconds"}, {"json"}));
+         Arguments::parse("kernel check", words, {"FILE.so"}, {"op", "page", "seconds", "seed"}, {"json"}));
   CheckTerms terms{.path = arguments.positional(0), .op = arguments.text("op", "")};
   if (arguments.has("op")) HF_TRY_VOID(outcome_of(kernel_kit::op_of_name(terms.op)));
   HF_TRY(terms.seconds, arguments.integer("seconds", terms.seconds, 1));
@@ -183,21 +203,135 @@ Result<int> check(Env& env, const std::vector<std::string>& words) {
   terms.page = arguments.text("page", "");
   std::vector<std::string> child = {"check-here", terms.path};
   if (!terms.op.empty()) child.push_back("--op=" + terms.op);
+  // Numbers that a plug-in knew before could be answered from a table.
+  HF_TRY(const std::int64_t seed,
+         arguments.integer("seed", static_cast<std::int64_t>(env.random_u64() % 1'000'000'000), 0));
+  child.push_back(fmt::format("--seed={}", seed));
   HF_TRY(const ChildEnd end, run_child(env, {.words = child, .silence_s = terms.seconds}));
   return end.result.has_value() ? show(env, terms, *end.result) : failed(terms, end.fault);
+}
+
+// The child: measures the kernels of the plug-in in this process.
+struct BenchTerms {
+  std::string path = {}, config = {}, op = {};
+  std::int64_t threads = 0, seconds = 30;
+};
+Result<BenchTerms> bench_terms(const Arguments& arguments) {
+  BenchTerms terms{.path = arguments.positional(0),
+                   .config = arguments.text("config", ""),
+                   .op = arguments.text("op", "")};
+  if (terms.config.empty())
+    return fail(ExitCode::config,
+                "kernel bench needs --config RUN.toml: it measures the calls of a step of that run");
+  if (arguments.has("op")) HF_TRY_VOID(outcome_of(kernel_kit::op_of_name(terms.op)));
+  HF_TRY(terms.threads, arguments.integer("threads", 0, 1));
+  HF_TRY(terms.seconds, arguments.integer("seconds", terms.seconds, 1));
+  return terms;
+}
+
+Result<Json> bench_all(Env& env, const BenchTerms& terms, const Tell& tell) {
+  HF_TRY_VOID(tell("reading the config"));
+  HF_TRY(const std::vector<Override> device, parse_overrides({"--device=cpu"}));
+  HF_TRY(const bench::BenchRun run, bench::load_bench_run(env, terms.config, device));
+  const int threads =
+      terms.threads > 0 ? static_cast<int>(terms.threads) : bench::threads_of(env, run.config);
+  HF_TRY(const measure::MeasuredDevice measured, measure::MeasuredDevice::find(env, {.threads = threads}));
+  constexpr std::int64_t limit_ms = 40;
+  const std::unique_ptr<measure::Limits> limits = measured.limits(limit_ms);
+  const kernel_kit::CounterClock clock(env);
+  HF_TRY_VOID(tell("loading it"));
+  HF_TRY(const KernelRegistry* registry, registry_with_plugins(env, {terms.path}));
+  Json document{{"plugin", terms.path}, {"run", terms.config}, {"ops", Json::array()}};
+  measured.describe(document);
+  std::string text = fmt::format("plug-in {}\n{}, {} threads\n", fmt::join(plugins_of(*registry), ""),
+                                 measured.line(), threads);
+  bool passed = true;
+  std::vector<std::string> names;
+  for (std::size_t index = 0; index < op_count; ++index) {
+    const auto op = static_cast<OpId>(index);
+    const auto is_mine = [](const Implementation* each) { return each->plugin != nullptr; };
+    if (std::ranges::none_of(registry->of(op), is_mine)) continue;
+    names.emplace_back(op_names[index]);
+    if (!terms.op.empty() && terms.op != op_names[index]) continue;
+    HF_TRY(const std::vector<bench::StepCall> calls, bench::calls_of_step(env, run.config, op));
+    if (calls.empty()) continue;
+    Result<void> told;
+    HF_TRY(const kernel_kit::OpFigures figures,
+           kernel_kit::bench_kernels(
+               clock,
+               {.registry = registry,
+                .op = op,
+                .calls = calls,
+                .dtype = run.config.training.precision == "bf16" ? DType::bf16 : DType::fp32,
+                .limits = limits.get(),
+                .threads = threads,
+                .seconds = static_cast<double>(terms.seconds),
+                .seed = env.random_u64()},
+               [&](const std::string& what) {
+                 if (told.ok()) told = tell(fmt::format("{}: {}", op_names[index], what));
+               }));
+    HF_TRY_VOID(std::move(told));
+    passed = passed && figures.problems.empty();
+    document["ops"].push_back(kernel_kit::json_of(figures));
+    text += "\n" + kernel_kit::text_of(figures, terms.config);
+  }
+  if (document["ops"].empty())
+    return fail(ExitCode::config, "a step of {} calls none of what plug-in {} has kernels for{}: {}",
+                terms.config, terms.path, terms.op.empty() ? "" : " and --op asks for",
+                fmt::join(names, ", "));
+  document["passed"] = passed;
+  return Json{{"document", document}, {"text", text}};
+}
+
+Result<int> bench_here(Env& env, const std::vector<std::string>& words) {
+  HF_TRY(const Arguments arguments, Arguments::parse("kernel bench", words, {"FILE.so"},
+                                                     {"config", "op", "threads", "seconds", "folder"}));
+  HF_TRY(const BenchTerms terms, bench_terms(arguments));
+  return work_as_child(env, arguments.text("folder", ""),
+                       [&](const Tell& tell) { return bench_all(env, terms, tell); });
+}
+
+Result<int> bench(Env& env, const std::vector<std::string>& words) {
+  HF_TRY(const Arguments arguments, Arguments::parse("kernel bench", words, {"FILE.so"},
+                                                     {"config", "op", "threads", "seconds", "json"}));
+  HF_TRY(const BenchTerms terms, bench_terms(arguments));
+  std::vector<std::string> child = {"bench-here", terms.path, "--config=" + terms.config,
+                                    fmt::format("--seconds={}", terms.seconds)};
+  if (terms.threads > 0) child.push_back(fmt::format("--threads={}", terms.threads));
+  if (!terms.op.empty()) child.push_back("--op=" + terms.op);
+  // It says something before each turn of the plug-in; between them are those of others, and measurements of the machine.
+  constexpr std::int64_t patience_s = 120;
+  HF_TRY(const ChildEnd end, run_child(env, {.words = child, .silence_s = terms.seconds + patience_s}));
+  const std::string json = arguments.text("json", "");
+  const Json document = end.result.has_value()
+                            ? end.result->at("document")
+                            : Json{{"plugin", terms.path}, {"passed", false}, {"error", end.fault}};
+  if (!json.empty()) {
+    const Result<void> written = env.replace_text(json, document.dump_any(1) + "\n");
+    if (!written.ok()) return fail(ExitCode::config, "--json: {}", written.error().message);
+  }
+  if (end.result.has_value()) {
+    fmt::print("{}", end.result->at("text").get<std::string>());
+  } else {
+    fmt::print("wrong: plug-in {} {}\n", terms.path, end.fault);
+  }
+  return document.value("passed", false) ? 0 : wrong_kernel;
 }
 
 struct Subcommand {
   std::string_view name;
   Result<int> (*run)(Env& env, const std::vector<std::string>& words);
 };
-constexpr std::array<Subcommand, 8> subcommands = {{{"list", list},
+constexpr std::size_t child_commands = 3;  // the last ones, which people do not use
+constexpr std::array<Subcommand, 10> subcommands = {{{"list", list},
                                                     {"contract", contract},
                                                     {"header", header},
                                                     {"new", make_new},
                                                     {"check", check},
+                                                    {"bench", bench},
                                                     {"ab", run_kernel_ab},
                                                     {"check-here", check_here},
+                                                    {"bench-here", bench_here},
                                                     {"ab-here", run_kernel_ab_here}}};
 
 Result<int> run_subcommand(const std::vector<std::string>& words) {
@@ -205,7 +339,7 @@ Result<int> run_subcommand(const std::vector<std::string>& words) {
   const auto* found = std::ranges::find(subcommands, name, &Subcommand::name);
   if (found != subcommands.end()) return found->run(posix_env(), {words.begin() + 1, words.end()});
   std::vector<std::string_view> names;
-  for (const Subcommand& each : std::span(subcommands).first(subcommands.size() - 2))
+  for (const Subcommand& each : std::span(subcommands).first(subcommands.size() - child_commands))
     names.push_back(each.name);
   const std::string near = closest(name, names);
   return fail(ExitCode::config, "kernel needs one of {}, got {}{}\n{}", fmt::join(names, ", "),

@@ -1,0 +1,23 @@
+// The calls of a step of a run, for measurements of an op on what the run makes of it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/config/config.h"
+#include "runtime/os/env.h"
+#include "tools/bench_native/op_samples.h"
+
+namespace holdfast::bench {
+
+// StepCall is one call, in as many places of a step as have its key (runtime/measure/call_key.h).
+struct StepCall {
+  OpSample sample;
+  std::int64_t calls = 0;  // in a step
+};
+
+// Returns the calls of an op in a step of the run, in its order, on one rank with its memory on the host. `config` is
+// resolved for one rank.
+Result<std::vector<StepCall>> calls_of_step(Env& env, const Config& config, OpId op);
+
+}  // namespace holdfast::bench

@@ -1,0 +1,259 @@
+#include "tools/kernel_kit/kernel_bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "runtime/measure/call_key.h"
+#include "runtime/measure/op_timer.h"
+#include "runtime/measure/report.h"
+#include "tools/bench_native/contenders.h"
+#include "tools/kernel_kit/call_probe.h"
+
+namespace holdfast::bench::kernel_kit {
+namespace {
+
+constexpr double turn_seconds = 0.002;
+constexpr std::size_t least_calls = 3, most_calls = 500;  // of a turn
+constexpr std::size_t least_turns = 6;                    // before a standard error says anything
+constexpr std::uint64_t calls_per_probe = 8;
+constexpr double most_probing = 0.5;  // share of the time
+
+// Entrant is one implementation in the turns of a call.
+struct Entrant {
+  const Implementation* kernel = nullptr;
+  std::vector<double> warm = {}, cold = {};  // medians of turns
+  std::unique_ptr<CallProbe> probe = {};     // of a plug-in's kernel
+};
+
+// CallBench measures one call.
+class CallBench {
+ public:
+  CallBench(const CounterClock& clock, const KernelBenchTerms& terms, KernelRunner& runner,
+            const KernelChoice& usual, const StepCall& call, QuickRandom& random,
+            const std::function<void(const std::string&)>& tell)
+      : clock_(clock),
+        terms_(terms),
+        runner_(runner),
+        usual_(usual.of(call.sample.shape.arguments())),
+        call_(call),
+        random_(random),
+        tell_(tell),
+        text_(measure::call_text(call.sample.shape.id(), call.sample.shape.arguments())) {}
+
+  // Measures until all is settled or the time is over, and adds what it finds.
+  Result<void> run(double seconds, OpFigures& figures);
+
+ private:
+  void turn(Entrant& entrant, bool is_cold);
+  void probe(Entrant& entrant);
+  void find_limit();
+  bool is_settled() const;
+  CallFigures figures() const;
+
+  const CounterClock& clock_;
+  const KernelBenchTerms& terms_;
+  KernelRunner& runner_;
+  const Implementation& usual_;
+  const StepCall& call_;
+  QuickRandom& random_;
+  const std::function<void(const std::string&)>& tell_;
+  std::string text_;
+  std::unique_ptr<BenchMemory> memory_, twin_;
+  std::vector<Entrant> entrants_;
+  double limit_ = 0.0, probing_ = 0.0;  // seconds
+  std::vector<std::string> problems_;
+};
+
+void CallBench::probe(Entrant& entrant) {
+  if (entrant.probe == nullptr || !problems_.empty()) return;
+  const std::uint64_t begin = CounterClock::now();
+  if (const std::string problem = entrant.probe->probe(*entrant.kernel); !problem.empty())
+    problems_.push_back(fmt::format("{} on {}: {}", entrant.kernel->name, text_, problem));
+  probing_ += clock_.seconds_since(begin);
+}
+
+// Each call gets another number in each array that it reads, so that what a kernel remembers is of no use to it, and any
+// call may be one that is compared. A call that is compared is not timed: all of its memory has just been used.
+void CallBench::turn(Entrant& entrant, bool is_cold) {
+  const Implementation& kernel = *entrant.kernel;
+  if (kernel.plugin != nullptr) tell_(fmt::format("{} on {}", kernel.name, text_));
+  std::vector<double> seconds;
+  const std::uint64_t begin = CounterClock::now();
+  do {
+    const bool may_probe =
+        probing_ <= most_probing * (clock_.seconds_since(begin) + turn_seconds) || seconds.empty();
+    if (random_.below(calls_per_probe) == 0 && may_probe) probe(entrant);
+    memory_->touch(random_);
+    runner_.prepare(kernel, memory_->arguments());
+    if (is_cold) memory_->flush();
+    const std::uint64_t before = CounterClock::now();
+    runner_.run_prepared(kernel, memory_->arguments());
+    seconds.push_back(clock_.seconds(CounterClock::now() - before));
+  } while (seconds.size() < least_calls ||
+           (clock_.seconds_since(begin) < turn_seconds && seconds.size() < most_calls));
+  (is_cold ? entrant.cold : entrant.warm).push_back(median(std::move(seconds)));
+}
+
+// The better of two measurements counts: a moment that another program takes is not held in anybody's favour.
+void CallBench::find_limit() {
+  const OpCall& shape = call_.sample.shape;
+  const Result<double> limit =
+      limit_of(shape, cost_of(shape.id(), shape.arguments()), terms_.dtype, *terms_.limits);
+  if (limit.ok()) limit_ = limit_ > 0.0 ? std::min(limit_, *limit) : *limit;
+}
+
+bool CallBench::is_settled() const {
+  return std::ranges::all_of(entrants_, [&](const Entrant& each) {
+    if (each.warm.size() < least_turns) return false;
+    for (const TurnMean& figure : {figure_of(each.warm), figure_of(each.cold)}) {
+      if (figure.error > terms_.largest_error * figure.seconds) return false;
+    }
+    return true;
+  });
+}
+
+CallFigures CallBench::figures() const {
+  CallFigures found{.call = text_, .calls = call_.calls, .limit_seconds = limit_};
+  for (const Entrant& each : entrants_)
+    found.kernels.push_back({.name = each.kernel->name,
+                             .is_default = each.kernel == &usual_,
+                             .is_of_plugin = each.kernel->plugin != nullptr,
+                             .warm = figure_of(each.warm),
+                             .cold = figure_of(each.cold)});
+  return found;
+}
+
+Result<void> CallBench::run(double seconds, OpFigures& figures) {
+  const std::uint64_t begin = CounterClock::now();
+  HF_TRY(memory_, BenchMemory::make(call_.sample));
+  HF_TRY(twin_, BenchMemory::make(call_.sample));
+  memory_->renew(random_);
+  for (const Implementation* each : contenders_for(*terms_.registry, terms_.op, {.isa = best_cpu_isa()})) {
+    if (each->plugin != nullptr) tell_(fmt::format("{} on {}: supports()", each->name, text_));
+    if (!each->computes(memory_->arguments())) {
+      if (each->plugin != nullptr)
+        figures.notes.push_back(fmt::format(
+            "{} does not compute {}: its time in a step has the default's there", each->name, text_));
+      continue;
+    }
+    Entrant& entrant = entrants_.emplace_back(Entrant{.kernel = each});
+    if (each->plugin == nullptr) continue;
+    entrant.probe = std::make_unique<CallProbe>(runner_, usual_, *memory_, *twin_, random_);
+    tell_(fmt::format("{} on {}", each->name, text_));
+    probe(entrant);
+  }
+  find_limit();
+  // A B B A: what changes on the machine in the course of it weighs on both alike.
+  do {
+    for (Entrant& each : entrants_) turn(each, false), turn(each, true);
+    for (std::size_t i = entrants_.size(); i-- > 0;) turn(entrants_[i], true), turn(entrants_[i], false);
+  } while (problems_.empty() && !is_settled() && clock_.seconds_since(begin) < seconds);
+  for (Entrant& each : entrants_) probe(each);
+  terms_.limits->forget();
+  find_limit();
+  const CallFigures found = this->figures();
+  double others =
+      limit_;  // a limit that other programs were in the way of is not believed against all of them
+  for (const KernelFigures& each : found.kernels) {
+    if (!each.is_of_plugin) others = std::min(others, each.warm.seconds);
+  }
+  for (const KernelFigures& each : found.kernels) {
+    const std::string problem = problem_of_speed(each.warm.seconds, limit_);
+    if (each.is_of_plugin && !problem.empty() && !problem_of_speed(each.warm.seconds, others).empty())
+      problems_.push_back(fmt::format("{} on {}: {}", each.name, text_, problem));
+  }
+  figures.is_settled = figures.is_settled && is_settled();
+  figures.calls.push_back(found);
+  figures.problems.insert(figures.problems.end(), problems_.begin(), problems_.end());
+  return {};
+}
+
+void add_times(TurnMean& sum, const TurnMean& one, double times) {
+  sum.seconds += times * one.seconds;
+  sum.error = std::hypot(sum.error, times * one.error);
+  sum.turns += one.turns;
+}
+
+const KernelFigures* find(const CallFigures& call, const auto& matches) {
+  const auto found = std::ranges::find_if(call.kernels, matches);
+  return found == call.kernels.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+TurnMean figure_of(std::span<const double> turns) {
+  TurnMean figure{.turns = std::ssize(turns)};
+  const auto count = static_cast<double>(turns.size());
+  if (turns.empty()) return figure;
+  for (const double each : turns) figure.seconds += each / count;
+  double squares = 0.0;
+  for (const double each : turns) squares += (each - figure.seconds) * (each - figure.seconds);
+  figure.error = turns.size() < 2 ? figure.seconds : std::sqrt(squares / (count - 1.0) / count);
+  return figure;
+}
+
+std::string problem_of_speed(double seconds, double limit_seconds) {
+  constexpr double times = 4.0;       // what is nearer to a measured limit may be right
+  constexpr double shortest = 10e-6;  // of a limit that is more than the start of threads
+  if (limit_seconds < shortest || seconds * times >= limit_seconds) return {};
+  return fmt::format(
+      "it takes {:.3g} us, and this machine needs {:.3g} us to move the bytes of the call or to multiply its "
+      "numbers: it "
+      "does not do the work",
+      seconds * 1e6, limit_seconds * 1e6);
+}
+
+std::vector<OpFigures::Step> OpFigures::steps() const {
+  std::vector<Step> sums;
+  for (const CallFigures& call : calls) {
+    for (const KernelFigures& each : call.kernels) {
+      if (std::ranges::find(sums, each.name, &Step::name) == sums.end())
+        sums.push_back({.name = each.name, .is_of_plugin = each.is_of_plugin});
+    }
+  }
+  for (Step& sum : sums) {
+    for (const CallFigures& call : calls) {
+      const KernelFigures* own = find(call, [&](const KernelFigures& each) { return each.name == sum.name; });
+      if (own != nullptr) sum.is_default = sum.is_default || own->is_default;
+      if (own == nullptr) own = find(call, [](const KernelFigures& each) { return each.is_default; });
+      if (own == nullptr) continue;
+      add_times(sum.warm, own->warm, static_cast<double>(call.calls));
+      add_times(sum.cold, own->cold, static_cast<double>(call.calls));
+    }
+  }
+  return sums;
+}
+
+double OpFigures::largest_error() const {
+  double largest = 0.0;
+  for (const CallFigures& call : calls) {
+    for (const KernelFigures& each : call.kernels) {
+      for (const TurnMean& figure : {each.warm, each.cold})
+        largest = std::max(largest, figure.seconds > 0.0 ? figure.error / figure.seconds : 0.0);
+    }
+  }
+  return largest;
+}
+
+Result<OpFigures> bench_kernels(const CounterClock& clock, const KernelBenchTerms& terms,
+                                const std::function<void(const std::string&)>& tell) {
+  HF_TRY(const KernelTable usual, kernel_registry().choose(best_cpu_isa(), {}));
+  KernelRunner runner(terms.threads);
+  QuickRandom random(terms.seed);
+  OpFigures figures{.op = name_of(terms.op)};
+  const std::uint64_t begin = CounterClock::now();
+  for (std::size_t i = 0; i < terms.calls.size(); ++i) {
+    const double left = terms.seconds - clock.seconds_since(begin);
+    CallBench bench(clock, terms, runner, usual[static_cast<std::size_t>(terms.op)], terms.calls[i], random,
+                    tell);
+    HF_TRY_VOID(bench.run(left / static_cast<double>(terms.calls.size() - i), figures));
+  }
+  if (std::string problem = clock.problem_of_clock(); !problem.empty())
+    figures.problems.push_back(std::move(problem));
+  return figures;
+}
+
+}  // namespace holdfast::bench::kernel_kit
