@@ -15,6 +15,7 @@
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/parse_address.h"
 #include "runtime/os/paths.h"
+#include "runtime/os/retry.h"
 #include "runtime/rank/kernel_choice.h"
 #include "runtime/rank/rank_layout.h"
 #include "runtime/rank/watch.h"
@@ -24,6 +25,7 @@
 #include "runtime/run/requests.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_history.h"
+#include "runtime/save/save_failure.h"
 
 namespace holdfast::elastic {
 
@@ -88,11 +90,16 @@ Result<void> RunJournal::hand_over_claim() {
   if (setup_.claim != nullptr) {
     gate_->use(setup_.claim->loose_fence());
   } else if (writes) {
-    outcome = take_claim(recovery_lease);
+    outcome = retry_storage(env(), [&] { return take_claim(recovery_lease); });
   }
-  const std::int64_t claim_ms = recovery_lease.patience_ms + recovery_lease.lease_ms;
-  const Waiter waiter = group_.waiter();
-  return group_.agree_among_all(outcome, waiter.with_timeout(waiter.timeout_ms() + claim_ms));
+  const std::int64_t claim_ms = recovery_lease.patience_ms + recovery_lease.lease_ms + storage_patience_ms;
+  const Waiter patient = group_.waiter().with_timeout(group_.waiter().timeout_ms() + claim_ms);
+  const Result<void> agreed = group_.agree_among_all(outcome, patient);
+  if (group_.leaving().has_value()) return agreed;
+  // Where the next writer cannot write its claim, the others try to write.
+  return agree_on_trial(group_.world(), patient, agreed, outcome, [&] {
+    return prove_writing(env(), setup_.config.run.directory, group_.world().communicator.rank());
+  });
 }
 
 void RunJournal::claim_for_the_dead() {

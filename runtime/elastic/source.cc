@@ -14,24 +14,17 @@
 #include "runtime/rank/watch.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/save/disk_tier.h"
+#include "runtime/save/save_failure.h"
 
 namespace holdfast::elastic {
 namespace {
 
-// Agrees on what rank 0 has read in run.directory, which all ranks share. Where it cannot, the others try: if one can,
-// rank 0 is unfit.
+// Agrees on what rank 0 has read in run.directory: where it cannot, the others read the lineage.
 Result<void> agree_on_read(const TrainInputs& inputs, const Waiter& patient, const std::string& run_directory,
                            const Result<void>& read) {
-  Communicator& communicator = inputs.communicator;
-  const std::string host = inputs.env.host_name();
-  Result<void> outcome = agree_on_outcome(communicator, patient, read, host);
-  if (outcome.ok() || communicator.abandoned() || outcome.error().reach == Reach::run) return outcome;
-  Result<void> mine = read;
-  if (communicator.rank() != 0) {
-    const StorageWait storage(inputs.watch, "the checkpoints");
-    mine = outcome_of(retry_storage(inputs.env, [&] { return read_lineage(inputs.env, run_directory); }));
-  }
-  return agree_on_fitness(communicator, patient, mine, host, Examined::own);
+  const Result<void> agreed = agree_on_outcome(inputs.communicator, patient, read, inputs.env.host_name());
+  return agree_on_trial(inputs, patient, agreed, read,
+                        [&] { return outcome_of(read_lineage(inputs.env, run_directory)); });
 }
 
 // Searches run.directory, which all ranks share, for the newest whole checkpoint. Rank 0 looks, and asks all ranks
@@ -266,7 +259,7 @@ Result<void> SourceFinder::agree(const Result<void>& mine) const {
 
 Result<StartPoint> SourceFinder::at_start(std::unique_ptr<Claim>& claim) {
   const Config& config = terms_.config;
-  HF_TRY_VOID(agree(try_to_claim(terms_.inputs, config, leads(), claim)));
+  HF_TRY_VOID(agree_on_claim(try_to_claim(terms_.inputs, config, leads(), claim)));
   HF_TRY(terms_.domains, find_storage_domains(terms_.inputs, terms_.waiter, config.run.directory));
   if (terms_.domains.has_value()) HF_TRY_VOID(claim_domain(claim));
   if (claim != nullptr) terms_.check = claim->fence();
@@ -296,7 +289,15 @@ Result<StartPoint> SourceFinder::at_start(std::unique_ptr<Claim>& claim) {
 Result<void> SourceFinder::claim_domain(std::unique_ptr<Claim>& claim) {
   HF_TRY_VOID(check_fits_parts(terms_.config));
   const bool claims = terms_.domains->leads(terms_.inputs.communicator.rank()) && !leads();
-  return agree(try_to_claim(terms_.inputs, terms_.config, claims, claim));
+  return agree_on_claim(try_to_claim(terms_.inputs, terms_.config, claims, claim));
+}
+
+// Agrees on the claims that some ranks have made for all. Where one cannot write its own, the others try to write.
+Result<void> SourceFinder::agree_on_claim(const Result<void>& mine) const {
+  const TrainInputs& inputs = terms_.inputs;
+  return agree_on_trial(inputs, patient(), agree(mine), mine, [&] {
+    return prove_writing(inputs.env, terms_.config.run.directory, inputs.communicator.rank());
+  });
 }
 
 // Returns what the run directory has, or what those of all hosts have together. Each host remembers its name at a start,

@@ -63,6 +63,7 @@ class SourceFinder {
   bool leads() const { return terms_.inputs.communicator.rank() == 0; }
   Waiter patient() const;  // for what waits for a rank that may read the disk
   Result<void> agree(const Result<void>& mine) const;
+  Result<void> agree_on_claim(const Result<void>& mine) const;
   Result<void> claim_domain(std::unique_ptr<Claim>& claim);
   Result<OwnStates> states() const;
   Result<StartPoint> choose(const OwnStates& own, const StartPoint& known) const;

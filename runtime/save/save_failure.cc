@@ -30,15 +30,11 @@ struct WriteProof {
   bool is_unfit() const { return failed && !writes; }
 };
 
-// Writes a small file where the shards of the save are, and removes it.
+// Writes where the shards of the save are.
 Result<void> try_to_write(const StateView& view, const std::string& directory) {
   const StorageWait storage(view.rank.watch, "a checkpoint");
   HF_FAILING_FAULT_POINT(view.rank.faults, write_point);
-  Env& env = view.rank.env;
-  HF_TRY_VOID(env.make_directories(directory));
-  const std::string path = fmt::format("{}/proof-{:05}", directory, view.rank.communicator.rank());
-  HF_TRY_VOID(env.replace_text(path, path));
-  return env.remove(path);
+  return prove_writing(view.rank.env, directory, view.rank.communicator.rank());
 }
 
 // Returns the ranks that are unfit; none if it is not proven that all others can write.
@@ -65,6 +61,13 @@ Result<ShardFile> write_shard_repeatedly(Env& env, const DiskTier& tier,
   return retry_storage(env, attempt, [&] { return is_full || gives_up(); });
 }
 
+Result<void> prove_writing(Env& env, const std::string& directory, int rank) {
+  HF_TRY_VOID(env.make_directories(directory));
+  const std::string path = fmt::format("{}/proof-{:05}", directory, rank);
+  HF_TRY_VOID(env.replace_text(path, path));
+  return env.remove(path);
+}
+
 Result<void> agree_on_written(const StateView& view, const DiskTier& tier, const CheckpointStore& store,
                               std::uint64_t step, const Result<void>& mine) {
   Communicator& communicator = view.rank.communicator;
@@ -80,6 +83,22 @@ Result<void> agree_on_written(const StateView& view, const DiskTier& tier, const
   if (!view.rank.can_spare(unfit_ranks(proofs))) return outcome;
   return agree_on_fitness(communicator, waiter, proof.is_unfit() ? mine : Result<void>(), host,
                           Examined::own);
+}
+
+Result<void> agree_on_trial(const RankInputs& inputs, const Waiter& patient, const Result<void>& agreed,
+                            const Result<void>& mine, const std::function<Result<void>()>& try_it) {
+  Communicator& communicator = inputs.communicator;
+  if (agreed.ok() || communicator.abandoned() || agreed.error().reach == Reach::run) return agreed;
+  Result<void> trial = mine;
+  if (mine.ok()) {
+    const StorageWait storage(inputs.watch, "the run directory");
+    trial = retry_storage(inputs.env, try_it);
+  }
+  if (!trial.ok() && trial.error().reach == Reach::run) trial = with_reach(Reach::host, trial.error());
+  Result<void> fitness =
+      agree_on_fitness(communicator, patient, trial, inputs.env.host_name(), Examined::own);
+  const bool are_some = !fitness.ok() && is_of_unfit_ranks(fitness.error());
+  return are_some || communicator.abandoned() ? fitness : agreed;
 }
 
 bool is_of_unfit_ranks(const Error& error) {

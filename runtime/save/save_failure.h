@@ -1,5 +1,6 @@
 // Says what becomes of a part of a checkpoint that cannot be written: it is tried again for a while, and then all
-// ranks find out together whether some of them are unfit for it, or none can write now.
+// ranks find out together whether some of them are unfit for it, or none can write now. The same for what one rank
+// reads or writes for all.
 #pragma once
 
 #include <functional>
@@ -23,7 +24,16 @@ Result<ShardFile> write_shard_repeatedly(Env& env, const DiskTier& tier,
 Result<void> agree_on_written(const StateView& view, const DiskTier& tier, const CheckpointStore& store,
                               std::uint64_t step, const Result<void>& mine);
 
-// Returns whether some ranks are unfit, which agree_on_written() has found: they leave, and the others go on.
+// Writes a small file into a directory, which it makes if need be, and removes it.
+Result<void> prove_writing(Env& env, const std::string& directory, int rank);
+
+// Returns the outcome of what one rank, or one of each storage domain, has done for all: `agreed`, the one that all have
+// agreed on. Where that failed for a reason of a host or of this minute, the ranks whose own (`mine`) has not failed
+// `try_it`; if some can, those that failed are unfit (agree_on_fitness()).
+Result<void> agree_on_trial(const RankInputs& inputs, const Waiter& patient, const Result<void>& agreed,
+                            const Result<void>& mine, const std::function<Result<void>()>& try_it);
+
+// Returns whether some ranks are unfit, which agree_on_written() or agree_on_trial() has found: they leave, and the others go on.
 bool is_of_unfit_ranks(const Error& error);
 
 }  // namespace holdfast::save

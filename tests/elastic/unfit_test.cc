@@ -499,6 +499,26 @@ TEST_F(UnfitTest, ARankWithoutAThreadLeavesAndAloneItsRunIsStartedAgain) {
   EXPECT_THAT(alone.message, testing::HasSubstr("most likely a thread"));
 }
 
+// Rank 0 of a start, and the next writer after its death.
+TEST_F(UnfitTest, AWriterThatAloneCannotClaimLeavesAndAnotherOneWrites) {
+  const std::string end = reference();
+  const InjectedFault unwritable{
+      .operation = Operation::lock, .path_contains = "", .for_ever = true, .reason = EROFS};
+  {
+    FaultyEnv disk(posix_env());
+    disk.inject(unwritable);
+    UnfitHost host(disk);
+    EXPECT_EQ(train_until(ExitCode::done, {.run = "a", .ranks = 3}, {.host_of = {{0, &host}}}), 1);
+    EXPECT_EQ(digest("a"), end);
+  }
+  FaultyEnv disk(posix_env());
+  disk.inject(unwritable);
+  UnfitHost host(disk);
+  const Launch dies{.run = "b", .ranks = 3, .faults = "step.begin@9:0=kill"};
+  EXPECT_EQ(train_until(ExitCode::done, dies, {.host_of = {{1, &host}}}), 2);
+  EXPECT_EQ(digest("b"), end);
+}
+
 TEST_F(UnfitTest, ARunEndsForAPersonWhereItsInputsAreWrongEverywhere) {
   const std::string path = run_directory("train.txt");
   ASSERT_TRUE(posix_env().replace_text(path, "too short").ok());
