@@ -17,7 +17,8 @@ struct EndMessage {
   std::int32_t is_error = 0;
   std::int32_t how = 0;               // EpochEnd::how
   std::int32_t reach = 0;             // of an error
-  std::array<char, 1008> sentence{};  // ends with a zero
+  std::int32_t log_opened = 0;        // before this end, on the leader
+  std::array<char, 1004> sentence{};  // ends with a zero
 };
 static_assert(sizeof(EndMessage) == 1024);
 
@@ -37,7 +38,7 @@ MembershipEpoch::MembershipEpoch(const TrainInputs& inputs, RankAssignment assig
   active_.emplace(with_communicator(inputs, *group_));
 }
 
-Result<EpochEnd> MembershipEpoch::wait_for_end(const Waiter& waiter) {
+Result<EpochEnd> MembershipEpoch::wait_for_end(const Waiter& waiter, std::optional<bool>& log_opened) {
   Communicator& world = world_.communicator;
   EndMessage message;
   HF_TRY(const Communicator::Request request,
@@ -55,14 +56,17 @@ Result<EpochEnd> MembershipEpoch::wait_for_end(const Waiter& waiter) {
   }
   if (waiter.listener() != nullptr) waiter.listener()->on_resume();
   const auto code = static_cast<ExitCode>(message.code);
+  if (message.log_opened != 0) log_opened = true;
   if (message.is_error != 0)
     return with_reach(static_cast<Reach>(message.reach), Error{code, message.sentence.data()});
   return EpochEnd{.how = static_cast<PhaseOutcome>(message.how), .code = code};
 }
 
-Result<void> MembershipEpoch::inform_spares(const Waiter& waiter, const Result<EpochEnd>& end) {
+Result<void> MembershipEpoch::inform_spares(const Waiter& waiter, const Result<EpochEnd>& end,
+                                            bool log_opened) {
   if (!leads()) return {};
   EndMessage message;
+  message.log_opened = log_opened ? 1 : 0;
   message.code = static_cast<std::int32_t>(end.ok() ? end->code : end.error().code);
   if (end.ok()) message.how = static_cast<std::int32_t>(end->how);
   message.is_error = end.ok() ? 0 : 1;

@@ -46,10 +46,10 @@ class MembershipEpoch {
 
   // Waits on a spare for the end of the epoch, which the leader sends with inform_spares(). It checks its
   // peers meanwhile, so it learns of deaths as they do. Errors: communication, or the error with which the
-  // run ended.
-  Result<EpochEnd> wait_for_end(const Waiter& waiter);
+  // run ended; `log_opened` is set if the leader had opened the log by then.
+  Result<EpochEnd> wait_for_end(const Waiter& waiter, std::optional<bool>& log_opened);
   // Sends the end of the epoch to the spares. Only the leader does so; it is a no-op on other ranks.
-  Result<void> inform_spares(const Waiter& waiter, const Result<EpochEnd>& end);
+  Result<void> inform_spares(const Waiter& waiter, const Result<EpochEnd>& end, bool log_opened);
 
  private:
   TrainInputs world_;

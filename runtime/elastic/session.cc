@@ -17,6 +17,7 @@
 #include "runtime/elastic/join.h"
 #include "runtime/elastic/recovery_plan.h"
 #include "runtime/elastic/source.h"
+#include "runtime/elastic/spare_proof.h"
 #include "runtime/elastic/state_loader.h"
 #include "runtime/os/console.h"
 #include "runtime/os/retry.h"
@@ -28,6 +29,7 @@
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_layout.h"
 #include "runtime/save/save.h"
+#include "runtime/save/save_failure.h"
 
 namespace holdfast::elastic {
 namespace {
@@ -354,19 +356,30 @@ Result<PhaseOutcome> Session::run_epoch() {
     enter(launched_.watch, Phase::spare, step());
     memory_.give_back();
   }
-  const Result<EpochEnd> end = is_active ? run_active() : group_.epoch()->wait_for_end(group_.waiter());
+  const Result<EpochEnd> end =
+      is_active ? run_active() : group_.epoch()->wait_for_end(group_.waiter(), known_.log_opened);
   if (!end.ok()) follow_unfit_peers(group_, facts_.joins, end.error());
   if (group_.leaving().has_value()) return end.error();
   // A spare that dies now changes nothing. Where unfit ranks leave, of whom the leader may be one, the run does not end.
-  const bool goes_on = !end.ok() && launched_.membership != nullptr &&
-                       (end.error().reach == Reach::host || end.error().reach == Reach::peers);
+  const bool goes_on = !end.ok() && launched_.membership != nullptr && is_of_unfit_ranks(end.error());
   if (is_active && !goes_on && !group_.world().communicator.abandoned())
-    static_cast<void>(group_.epoch()->inform_spares(group_.waiter(), end).ok());
-  if (!end.ok()) return end.error();
+    static_cast<void>(group_.epoch()->inform_spares(group_.waiter(), end, known_.log_opened == true).ok());
+  if (!end.ok()) return may_be_unfit(end.error()) ? fault_or_unfit(group_, setup_, end.error()) : end.error();
   if (end->how != PhaseOutcome::finished) return end->how;
   if (!is_active) memory_.remove_old_snapshots({});  // of ranks that died on this host
   exit_code_ = end->code;
   return PhaseOutcome::finished;
+}
+
+// Returns whether the spares may go on where all active ranks have ended with this error, which all agree on. It is asked on
+// all of them, with the same answer.
+bool Session::may_be_unfit(const Error& fault) {
+  const bool is_passing = fault.reach == Reach::minute || fault.reach == Reach::everywhere;
+  const bool may = is_passing && known_.log_opened == true && launched_.membership != nullptr &&
+                   !facts_.system_refused && !group_.assignment().spares.empty() &&
+                   !group_.world().communicator.abandoned();
+  if (may) enter_recovery(launched_.watch, step(), setup_.config);  // the others may take a while
+  return may;
 }
 
 // Goes on with one copy of the model less, which takes less memory of the hosts; the ranks that lose their

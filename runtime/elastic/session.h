@@ -63,6 +63,7 @@ class Session {
   std::int64_t note_end();
   void note_fault(const Error& fault);
   Error refused(const std::string& what);
+  bool may_be_unfit(const Error& fault);
   std::uint64_t step() const { return worker_ ? worker_->state().step : step_; }
 
   RunSetup setup_;

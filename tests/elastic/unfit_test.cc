@@ -131,6 +131,42 @@ TEST_F(UnfitTest, ALeaderThatAloneCannotReadLeavesItsPlaceToASpare) {
   EXPECT_EQ(recoveries[0]["seats_after"], 2) << "the spare has the place";
 }
 
+// All ranks that compute lack the same, and the spare does not.
+TEST_F(UnfitTest, WhereAllButTheSparesAreUnfitTheSparesGoOn) {
+  const std::string end = reference();
+  UnfitHost host(posix_env());
+  EXPECT_EQ(train_until(ExitCode::done,
+                        {.run = "a",
+                         .ranks = 2,
+                         .overrides = {"checkpoint.ram_every_steps=1", "elastic.spares=1"},
+                         .faults = "data.read@30:0=error:EIO:always"},
+                        {.machine = &host}),
+            1);
+  EXPECT_EQ(digest("a"), end);
+  EXPECT_EQ(train_until(ExitCode::done,
+                        {.run = "b",
+                         .ranks = 4,
+                         .overrides = {"parallel.pipeline=2", "elastic.spares=2"},
+                         .faults = "data.read@30:0=error:EIO:always,data.read@30:1=error:EIO:always"},
+                        {.machine = &host}),
+            2);
+  EXPECT_EQ(digest("b"), end);
+}
+
+TEST_F(UnfitTest, ASpareEndsWithTheCodeOfTheOthers) {
+  FaultyEnv disk(posix_env());
+  UnfitHost host(disk);
+  Trouble trouble{.machine = &host};
+  std::atomic<bool> broken = false;
+  trouble.before_step = [&](int, int steps) {
+    if (steps == 5 && !broken.exchange(true))
+      disk.inject(
+          {.operation = Operation::read, .path_contains = "train.txt", .for_ever = true, .reason = EACCES});
+  };
+  const Launch launch{.run = "a", .ranks = 3, .overrides = {"parallel.data=2", "elastic.spares=1"}};
+  EXPECT_EQ(train_until(ExitCode::communication, launch, trouble), 0);
+}
+
 // Before the first step of a start the log is not open yet.
 TEST_F(UnfitTest, ALeaderThatAloneCannotLoadLeavesItsPlaceToASpare) {
   const std::string end = reference();
