@@ -64,6 +64,12 @@ class Communicator {
     return check_peers();
   }
 
+  // Returns whether a rank is known to be dead by now; nothing follows from the question.
+  virtual bool has_died(int rank) {
+    static_cast<void>(rank);
+    return false;
+  }
+
   // Gives up every pending request, so that their buffers may be released. A caller that stops waiting before
   // test() is true calls it. From then on every call is an error.
   virtual void abandon() = 0;

@@ -170,6 +170,7 @@ class LocalCommunicator final : public Communicator {
     return check_revoked();
   }
 
+  bool has_died(int rank) override { return has_left(rank); }
   bool abandoned() override { return abandoned_; }
 
   void abandon() override {

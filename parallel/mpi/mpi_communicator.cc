@@ -124,6 +124,11 @@ Result<void> MpiCommunicator::check_peers_among(std::span<const int> ranks) {
   return noted(look_at_peers([ranks](int rank) { return std::ranges::find(ranks, rank) != ranks.end(); }));
 }
 
+bool MpiCommunicator::has_died(int rank) {
+  const std::lock_guard guard(mutex_);
+  return fault_tolerant_ && failed_ranks(communicator_, size_)[static_cast<std::size_t>(rank)];
+}
+
 Result<void> MpiCommunicator::noted(Result<void> looked) {
   if (!looked.ok()) found_ = looked.error();
   return looked;

@@ -46,6 +46,7 @@ class MpiCommunicator final : public Communicator {
   Result<bool> test(Request request) override;
   Result<void> check_peers() override;
   Result<void> check_peers_among(std::span<const int> ranks) override;
+  bool has_died(int rank) override;
   void abandon() override;
   // Waits until all requests of an abandoned communicator have ended, except receives from dead ranks: one whose
   // peer hangs ends when the guard has ended that peer. Returns false after `timeout_ms`, or at once where members

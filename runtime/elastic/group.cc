@@ -74,10 +74,41 @@ Result<void> MembershipEpoch::inform_spares(const Waiter& waiter, const Result<E
   const std::string sentence = end.ok() ? "" : end.error().message;
   std::memcpy(message.sentence.data(), sentence.data(),
               std::min(sentence.size(), message.sentence.size() - 1));
+  end_message_.resize(sizeof(message));
+  std::memcpy(end_message_.data(), &message, sizeof(message));
+  return send_end(waiter);
+}
+
+// Sends to all spares before it waits for one, and waits for none that has died.
+Result<void> MembershipEpoch::send_end(const Waiter& waiter) {
+  Communicator& world = world_.communicator;
+  std::vector<std::pair<int, Communicator::Request>> sent;
   for (const int spare : assignment_.spares) {
-    HF_TRY(const Communicator::Request request,
-           world_.communicator.send(std::as_bytes(std::span(&message, 1)), spare, tag_run_end));
-    HF_TRY_VOID(waiter.wait(world_.communicator, request, "telling a spare that the run ends", spare));
+    if (world.has_died(spare)) continue;
+    HF_TRY(const Communicator::Request request, world.send(end_message_, spare, tag_run_end));
+    sent.emplace_back(spare, request);
+  }
+  PollBackoff backoff(waiter);
+  const auto awaited = [&] {
+    return Awaited{.operation = "telling a spare that the run ends",
+                   .peer = world.global_rank(sent.front().first)};
+  };
+  while (!sent.empty()) {
+    Result<void> failed;
+    const std::size_t moved = std::erase_if(sent, [&](const auto& each) {
+      if (!failed.ok() || world.has_died(each.first)) return failed.ok();
+      const Result<bool> done = world.test(each.second);
+      failed = outcome_of(done);
+      return done.ok() && *done;
+    });
+    HF_TRY_VOID(failed);
+    if (moved > 0) {
+      backoff.reset();
+    } else if (!backoff.pause(awaited)) {
+      world.abandon();
+      return fail(ExitCode::communication, "rank {} does not hear that the run ends",
+                  world.global_rank(sent.front().first));
+    }
   }
   return {};
 }

@@ -48,14 +48,17 @@ class MembershipEpoch {
   // peers meanwhile, so it learns of deaths as they do. Errors: communication, or the error with which the
   // run ended; `log_opened` is set if the leader had opened the log by then.
   Result<EpochEnd> wait_for_end(const Waiter& waiter, std::optional<bool>& log_opened);
-  // Sends the end of the epoch to the spares. Only the leader does so; it is a no-op on other ranks.
+  // Sends the end of the epoch to the spares that live. Only the leader does so; it is a no-op on other ranks.
   Result<void> inform_spares(const Waiter& waiter, const Result<EpochEnd>& end, bool log_opened);
 
  private:
+  Result<void> send_end(const Waiter& waiter);
+
   TrainInputs world_;
   RankAssignment assignment_;
   std::optional<GroupCommunicator> group_;
   std::optional<TrainInputs> active_;
+  std::vector<std::byte> end_message_;  // which a send to a spare that has died meanwhile may still refer to
 };
 
 class Group {

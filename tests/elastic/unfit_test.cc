@@ -39,6 +39,20 @@ class ThriftyHost final : public HastyEnv {
   std::atomic<int> refusals_;
 };
 
+// Machine on which a rank dies that has waited so often for the end of the run.
+class DyingSpare final : public ForwardingEnv {
+ public:
+  using ForwardingEnv::ForwardingEnv;
+
+  void sleep_us(std::int64_t duration_us) override {
+    if (duration_us == 1000 && ++waits_ > 50) throw Death{};
+    inner().sleep_us(duration_us);
+  }
+
+ private:
+  std::atomic<int> waits_ = 0;
+};
+
 class UnfitTest : public RecoveryTest {
  protected:
   // Returns how many ranks died; all others must end with `code`.
@@ -165,6 +179,19 @@ TEST_F(UnfitTest, ASpareEndsWithTheCodeOfTheOthers) {
   };
   const Launch launch{.run = "a", .ranks = 3, .overrides = {"parallel.data=2", "elastic.spares=1"}};
   EXPECT_EQ(train_until(ExitCode::communication, launch, trouble), 0);
+}
+
+// Nobody notices before the end of the run.
+TEST_F(UnfitTest, SparesBehindADeadOneLearnOfTheEnd) {
+  const std::string end = reference();
+  DyingSpare spare(posix_env());
+  const Launch launch{.run = "a",
+                      .ranks = 5,
+                      .overrides = {"parallel.data=2", "elastic.spares=3"},
+                      .faults = "step.begin@9=sleep:300"};
+  EXPECT_EQ(train_until(ExitCode::done, launch, {.host_of = {{2, &spare}}}), 1);
+  EXPECT_TRUE(events("a", "recovery").empty()) << "else they take the end for a loss";
+  EXPECT_EQ(digest("a"), end);
 }
 
 // Before the first step of a start the log is not open yet.
