@@ -32,7 +32,8 @@ std::string text_of(const OpFigures& figures, std::string_view run) {
       table.add({once(call.call), name_text(each.name, each.is_default, each.is_of_plugin),
                  once(std::to_string(call.calls)), digits(each.warm.seconds * 1e6), error_text(each.warm),
                  digits(each.cold.seconds * 1e6), error_text(each.cold),
-                 once(digits(call.limit_seconds * 1e6)), percent(call.limit_seconds / each.warm.seconds)});
+                 once(digits(call.limit_seconds * 1e6)),
+                 measure::percent(call.limit_seconds / each.warm.seconds)});
       is_first = false;
     }
   }
