@@ -104,6 +104,22 @@ Result<StepOutcome> StepSession::step() {
   return outcome;
 }
 
+Digest StepSession::state_digest() {
+  device_->synchronize();
+  HostAccess& access = worker_->rank().host_access;
+  DigestStream stream;
+  for (const OwnedState& piece : worker_->state_view().optimizer.state()) {
+    const std::span<const std::byte> all = bytes_of_state(piece);
+    for (std::size_t at = 0; at < all.size(); at += HostAccess::buffer_bytes) {
+      const std::size_t bytes = std::min<std::size_t>(HostAccess::buffer_bytes, all.size() - at);
+      const Digest digest = digest_of(access.to_read(all.subspan(at, bytes)));
+      stream.add(digest.high);
+      stream.add(digest.low);
+    }
+  }
+  return stream.finish();
+}
+
 void write_nothing(Config& config) {
   config.checkpoint.every_steps = 0;
   config.checkpoint.every_ms = 0;

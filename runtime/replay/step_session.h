@@ -63,6 +63,8 @@ class StepSession {
   Result<void> load_state(const SessionState& state);
   // Makes the next step. Unless it ends the steps, its update has been made and sent on its way.
   Result<StepOutcome> step();
+  // Waits for the device, and returns the digest of the weights and moments that this rank owns.
+  Digest state_digest();
 
   StepChecks* checks() { return checks_.get(); }  // null: not asked for
   const Config& config() const { return config_; }

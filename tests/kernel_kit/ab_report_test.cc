@@ -67,6 +67,16 @@ TEST(AbTimes, OfTooFewStepsHaveNoInterval) {
   EXPECT_FALSE(kit::AbReport{.steps = report_of(15, 0.5, 0.0).steps}.json().contains("ratio_95"));
 }
 
+// 0.5^n is no number of a computer's for so many.
+TEST(AbTimes, OfVeryManyStepsHaveAnIntervalToo) {
+  const kit::AbTimes many = kit::times_of(report_of(4005, 1.0, 0.05));
+  EXPECT_EQ(many.pairs, 2000);
+  EXPECT_GT(many.high - many.low, 0.002);
+  EXPECT_LT(many.high - many.low, 0.01);
+  EXPECT_LE(many.low, many.ratio);
+  EXPECT_GE(many.high, many.ratio);
+}
+
 TEST(AbLosses, OfTheSameBitsHaveNoDifference) {
   const kit::AbReport report = report_of(105, 0.9, 0.0);
   const kit::AbLosses losses = kit::losses_of(report);
@@ -85,6 +95,19 @@ TEST(AbLosses, CompareBits) {
   report.steps[3].a.loss = 0.0;
   report.steps[3].b.loss = -0.0;
   EXPECT_EQ(kit::losses_of(report).first_difference, 4u);
+}
+
+// What the last update left shows in no loss, and a result may differ that none of them shows.
+TEST(AbLosses, AreNotAllThatIsCompared) {
+  kit::AbReport report = report_of(10, 1.0, 0.0);
+  EXPECT_TRUE(kit::has_same_bits(report));
+  report.has_same_state = false;
+  EXPECT_FALSE(kit::has_same_bits(report));
+  EXPECT_THAT(kit::text_of(report), HasSubstr("others in the state after the last step alone"));
+  report = report_of(10, 1.0, 0.0);
+  report.origin = kit::AbOrigin{.step = 2, .op = "add", .where = "add in layers.0.attention"};
+  EXPECT_EQ(kit::losses_of(report).first_difference, 2u);
+  EXPECT_THAT(kit::verdict_of(report), HasSubstr("other bits"));
 }
 
 TEST(AbVerdict, MeasuresALossByWhatOtherLastBitsMakeOfIt) {

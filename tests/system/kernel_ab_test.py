@@ -49,7 +49,7 @@ class AbTest(unittest.TestCase):
             self.assertEqual(*step["grad_norm"])
         self.assertEqual((found["loss_difference"], found["kernels"]), ({"largest": 0, "mean": 0, "rms": 0}, []))
         self.assertGreater(found["noise_rms"], 0)
-        self.assertRegex(said, r"(?m)^bits +the same in all 12 steps$")
+        self.assertRegex(said, r"(?m)^bits +the same in all 12 steps, and in the state after them$")
         self.assertRegex(said, r"(?m)^verdict +B computes the same bits as A, and ")
         self.assertFalse((self.scene.directory / "runs").exists(), "nothing is written but what was asked for")
 
@@ -59,7 +59,7 @@ class AbTest(unittest.TestCase):
         self.assertEqual(len(found["kernels"]), 1)
         self.assertRegex(found["kernels"][0], r"^rmsnorm_forward: A \w+, B mine$")
         self.assertFalse(found["same_bits"])
-        self.assertEqual((found["origin"]["step"], found["origin"]["op"]), (1, "rmsnorm_forward"))
+        self.assertEqual((found["origin"]["step"], found["origin"]["op"], found["origin"]["alike"]), (1, "rmsnorm_forward", False))
         self.assertRegex(said, r"first in result 0 of rmsnorm_forward in layers\.0\.attention, in the forward of lane 0, microbatch 0")
         self.assertRegex(found["verdict"], r"its loss differs from A's (as roundings make it|more than by roundings) \(")
         self.assertLess(found["loss_difference"]["largest"], 1e-2)
@@ -87,6 +87,25 @@ class AbTest(unittest.TestCase):
         self.assertEqual(found["origin"]["step"], found["first_difference"])
         self.assertTrue(all(step["same_bits"] for step in found["steps"][:found["first_difference"] - 1]))
 
+    def test_an_optimizer_is_seen_in_the_state_that_it_leaves(self):
+        said, found = self.compare("--kernels.adamw=reference", "--steps=1", "--from=start")
+        self.assertEqual((found["same_bits"], found["same_state"], found.get("origin")), (False, False, None))
+        self.assertIn("others in the state after the last step alone", said)
+        said, found = self.compare("--kernels.adamw=reference", "--from=start")
+        self.assertFalse(found["same_bits"])
+        self.assertTrue(found["origin"]["alike"], found["origin"])
+        self.assertRegex(said, r"bits +others before the ops of step \d+, in what an update leaves; first seen in result")
+
+    def test_the_directory_of_a_run_that_trains_with_a_plugin(self):
+        words = [f"--kernels.plugins={self.build()[1]}", "--kernels.rmsnorm_forward=mine"]
+        run = self.scene.run("run")
+        run.start(1, overrides=words).expect_exit(0)
+        refused = harness.call_program("kernel", "ab", run.directory, "--from=start")
+        self.assertEqual(refused.returncode, 2, refused.stdout)
+        self.assertIn("name the plug-in that has it in kernels.plugins", refused.stdout)
+        _, found = self.compare(words[0], "--from=start", "--kernels.rmsnorm_forward=auto", run=run.directory)
+        self.assertRegex(found["kernels"][0], r"^rmsnorm_forward: A mine, B \w+$")
+
     def test_from_the_newest_checkpoint_of_a_run(self):
         run = self.scene.run("run")
         start = run.start(1, overrides=["--training.steps=20", "--checkpoint.every_steps=8"], faults="step.begin@13=sleep:600000")
@@ -113,7 +132,7 @@ class AbTest(unittest.TestCase):
             with self.subTest(way):
                 done = harness.call_program("kernel", "ab", self.scene.config, *self.build(before=before), "--json", self.json)
                 self.assertEqual(done.returncode, 1, done.stdout)
-                self.assertRegex(done.stdout, rf"wrong: B ended the process .*{way}.*; the last thing: step 1 of {STEPS}")
+                self.assertRegex(done.stdout, rf"wrong: B ended the process .*{way}.*; the last thing: step 1 of {STEPS}: B")
                 self.assertFalse(self.json.exists())
 
     def test_bad_words(self):

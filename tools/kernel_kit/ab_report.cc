@@ -25,9 +25,13 @@ bool same_bits(double one, double other) {
 }
 
 // Returns how many of the lowest and of the highest of n values lie outside an interval that has their median with 95 % at
-// least: the greatest r with P(at most r - 1 of n are below the median) <= 0.025; 0: n is too small.
+// least: the greatest r with P(at most r - 1 of n are below the median) <= 0.025; 0: n is too small. Of many values by the
+// normal distribution, because 0.5^n is none of a computer's numbers there.
 std::size_t values_outside(std::size_t n) {
-  double term = std::pow(0.5, static_cast<double>(n)), sum = term;
+  constexpr std::size_t many = 1000;
+  const auto count = static_cast<double>(n);
+  if (n > many) return static_cast<std::size_t>(count / 2.0 - 0.98 * std::sqrt(count));
+  double term = std::pow(0.5, count), sum = term;
   std::size_t r = 0;
   while (r < n / 2 && sum <= 0.025) {
     ++r;
@@ -53,15 +57,23 @@ std::string times_text(const AbTimes& times) {
 }
 
 std::string bits_text(const AbReport& report, const AbLosses& losses) {
-  if (losses.first_difference == 0) return fmt::format("the same in all {} steps", report.steps.size());
-  if (!report.origin.has_value())
-    return fmt::format("others from step {} on; the op was not found", losses.first_difference);
-  return fmt::format("others from step {} on, first in result {} of {}", report.origin->step,
-                     report.origin->output, report.origin->where);
+  if (has_same_bits(report))
+    return fmt::format("the same in all {} steps, and in the state after them", report.steps.size());
+  if (losses.first_difference == 0)
+    return "others in the state after the last step alone: losses and norms are the same";
+  if (!report.origin.has_value()) {
+    return fmt::format("others from step {} on; the op was not found{}", losses.first_difference,
+                       report.why_no_origin.empty() ? "" : ": " + report.why_no_origin);
+  }
+  const std::string seen = fmt::format("result {} of {}", report.origin->output, report.origin->where);
+  if (!report.origin->is_alike)
+    return fmt::format("others from step {} on, first in {}", report.origin->step, seen);
+  return fmt::format("others before the ops of step {}, in what an update leaves; first seen in {}",
+                     report.origin->step, seen);
 }
 
 std::string losses_text(const AbReport& report, const AbLosses& losses) {
-  if (losses.first_difference == 0) return "no difference";
+  if (losses.first_difference == 0 || report.steps.empty()) return "no difference";
   const AbStep& last = report.steps.back();
   std::string text = fmt::format(
       "after step {} A {:.6g}, B {:.6g}; B less A in the last half {:.2e} in the mean, {:.2e} RMS; "
@@ -118,11 +130,13 @@ AbTimes times_of(const AbReport& report) {
 
 AbLosses losses_of(const AbReport& report) {
   AbLosses losses;
+  if (report.origin.has_value()) losses.first_difference = report.origin->step;
   std::vector<double> differences, noise;
   const std::size_t begin = report.steps.size() / 2;
   for (std::size_t i = 0; i < report.steps.size(); ++i) {
     const AbStep& step = report.steps[i];
-    if (losses.first_difference == 0 && !step.has_same_bits()) losses.first_difference = step.step;
+    if (!step.has_same_bits() && (losses.first_difference == 0 || step.step < losses.first_difference))
+      losses.first_difference = step.step;
     const double difference = step.b.loss - step.a.loss;
     if (std::isfinite(difference)) losses.largest = std::max(losses.largest, std::abs(difference));
     if (i < begin) continue;
@@ -136,11 +150,15 @@ AbLosses losses_of(const AbReport& report) {
   return losses;
 }
 
+bool has_same_bits(const AbReport& report) {
+  return losses_of(report).first_difference == 0 && report.has_same_state;
+}
+
 std::string verdict_of(const AbReport& report) {
   if (!report.ended.empty()) return report.ended;
   const AbLosses losses = losses_of(report);
   const std::string speed = speed_clause(times_of(report));
-  if (losses.first_difference == 0) return fmt::format("B computes the same bits as A, and {}", speed);
+  if (has_same_bits(report)) return fmt::format("B computes the same bits as A, and {}", speed);
   if (!losses.noise_rms.has_value())
     return fmt::format("B computes other bits, and {}; --noise tells whether its loss is another one", speed);
   // Where other last bits make no difference yet, a kernel's may all the same.
@@ -174,7 +192,8 @@ Json AbReport::json() const {
       {"device", device},
       {"from", from},
       {"verdict", verdict_of(*this)},
-      {"same_bits", losses.first_difference == 0},
+      {"same_bits", has_same_bits(*this)},
+      {"same_state", has_same_state},
       {"ms", {times.a_ms, times.b_ms}},
       {"ratio", times.ratio},
       {"pairs", times.pairs},
@@ -185,8 +204,11 @@ Json AbReport::json() const {
   if (losses.noise_rms.has_value()) document["noise_rms"] = *losses.noise_rms;
   if (!ended.empty()) document["ended"] = ended;
   if (origin.has_value())
-    document["origin"] = {
-        {"step", origin->step}, {"op", origin->op}, {"where", origin->where}, {"output", origin->output}};
+    document["origin"] = {{"step", origin->step},
+                          {"op", origin->op},
+                          {"where", origin->where},
+                          {"output", origin->output},
+                          {"alike", origin->is_alike}};
   return document;
 }
 

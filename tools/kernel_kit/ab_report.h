@@ -33,9 +33,11 @@ struct AbStep {
   bool has_same_bits() const;
 };
 
-// AbOrigin is the first result that differs, in the order in which one rank computes.
+// AbOrigin is the first result that differs, in the order in which one rank computes. What an update leaves is no result of
+// an op that is looked at, so a difference that comes of it is seen where the next step reads it.
 struct AbOrigin {
   std::uint64_t step = 0;
+  bool is_alike = false;  // A and B compute this op with the same kernel, so what it read was other before
   std::string
       op = {},
       where =
@@ -49,6 +51,8 @@ struct AbReport {
   std::string device = {}, from = {};  // "the initial weights", or a checkpoint
   std::vector<AbStep> steps = {};
   std::optional<AbOrigin> origin = {};  // none: the same bits, or it was not found
+  std::string why_no_origin = {};       // an error that kept it from being looked for
+  bool has_same_state = true;           // weights and moments after the last step
   std::string ended = {};               // a sentence: a side came to numbers that are not finite; empty: none
 
   Json json() const;
@@ -65,13 +69,15 @@ struct AbTimes {
 AbTimes times_of(const AbReport& report);
 
 struct AbLosses {
-  std::uint64_t first_difference = 0;  // step; 0: all have the same bits
+  std::uint64_t first_difference = 0;  // step with another loss, norm or result; 0: none
   double largest = 0.0;                // magnitude of the difference of the loss
   // Over the last half of the steps.
   double mean = 0.0, rms = 0.0;
   std::optional<double> noise_rms = {};  // of A with other last bits
 };
 AbLosses losses_of(const AbReport& report);
+// Returns whether no bit of B is another one, as far as was looked.
+bool has_same_bits(const AbReport& report);
 
 std::string verdict_of(const AbReport& report);  // a sentence
 std::string text_of(const AbReport& report);

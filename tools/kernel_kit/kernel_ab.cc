@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "checkpoint/find_checkpoint.h"
 #include "kernels/plugin_loader.h"
@@ -25,7 +26,7 @@ using Tell = std::function<Result<void>(const std::string&)>;
 
 // In the first steps of a process memory is touched for the first time; in the first ones, too, results are looked at, because that
 // is where most kernels differ.
-constexpr std::uint64_t steps_inspected = 2, steps_untimed = 5;
+constexpr std::uint64_t steps_inspected = 2, steps_untimed = 6;
 
 // Side is one of those that train.
 class Side {
@@ -88,7 +89,9 @@ class Experiment {
     HF_TRY_VOID(limit_steps());
     tell_kernels();
     HF_TRY_VOID(make_steps());
-    HF_TRY_VOID(find_late_origin());
+    report_.has_same_state = a_->session().state_digest() == b_->session().state_digest();
+    if (const Result<void> found = find_late_origin(); !found.ok())
+      report_.why_no_origin = found.error().message;
     return std::move(report_);
   }
 
@@ -111,6 +114,8 @@ class Experiment {
   std::optional<LoadedConfig> config_a_, config_b_;
   SessionState state_;
   std::uint64_t steps_ = 0;
+  std::set<std::string> differing_ = {};  // ops that A and B compute with other kernels
+  std::string left_ = {};                 // ", 3 min left"
   std::unique_ptr<Side> a_, b_, noise_;
   AbReport report_;
 };
@@ -217,26 +222,22 @@ void Experiment::tell_kernels() {
   const std::vector<EventKernel> of_a = kernels_in_use(a_->session().device().kernels()),
                                  of_b = kernels_in_use(b_->session().device().kernels());
   for (std::size_t i = 0; i < std::min(of_a.size(), of_b.size()); ++i) {
-    if (of_a[i].name != of_b[i].name)
-      report_.kernels.push_back(fmt::format("{}: A {}, B {}", of_a[i].op, of_a[i].name, of_b[i].name));
+    if (of_a[i].name == of_b[i].name) continue;
+    differing_.insert(of_a[i].op);
+    report_.kernels.push_back(fmt::format("{}: A {}, B {}", of_a[i].op, of_a[i].name, of_b[i].name));
   }
 }
 
 Result<void> Experiment::make_steps() {
-  constexpr std::int64_t interval_ns = 2'000'000'000;
-  std::int64_t told_ns = env_.monotonic_ns();
-  const std::int64_t begin_ns = told_ns;
+  const std::int64_t begin_ns = env_.monotonic_ns();
   for (std::uint64_t index = 0; index < steps_; ++index) {
-    if (index <= steps_untimed || env_.monotonic_ns() - told_ns >= interval_ns) {
-      told_ns = env_.monotonic_ns();
-      const double left_s = index == 0 ? 0.0
-                                       : static_cast<double>(told_ns - begin_ns) * 1e-9 /
-                                             static_cast<double>(index) * static_cast<double>(steps_ - index);
-      HF_TRY_VOID(tell_(fmt::format("step {} of {}{}", index + 1, steps_,
-                                    index < steps_untimed ? "" : ", " + format_seconds(left_s) + " left")));
+    if (index >= steps_untimed) {
+      const double each_s =
+          static_cast<double>(env_.monotonic_ns() - begin_ns) * 1e-9 / static_cast<double>(index);
+      left_ = fmt::format(", {} left", format_seconds(each_s * static_cast<double>(steps_ - index)));
     }
     HF_TRY(const bool goes_on, make_step(index));
-    if (!goes_on) return {};
+    if (!goes_on) break;
   }
   return {};
 }
@@ -244,18 +245,23 @@ Result<void> Experiment::make_steps() {
 // Makes a step of each side; returns whether all of them can go on. A makes every other one first.
 Result<bool> Experiment::make_step(std::uint64_t index) {
   const bool inspects = index < steps_inspected && !report_.origin.has_value();
-  AbStep step{.step = a_->step() + 1, .is_timed = index >= std::min(steps_untimed, steps_ / 2)};
+  // An even number, so that A makes the first step of a pair first.
+  const std::uint64_t untimed = std::min(steps_untimed, 2 * std::max<std::uint64_t>(steps_ / 4, 1));
+  AbStep step{.step = a_->step() + 1, .is_timed = !inspects && index >= untimed};
   const auto make_a = [&]() -> Result<void> {
+    HF_TRY_VOID(tell_(fmt::format("step {} of {}: A{}", index + 1, steps_, left_)));
     HF_TRY(step.a, a_->make_step(inspects));
     return {};
   };
   const auto make_b = [&]() -> Result<void> {
+    HF_TRY_VOID(tell_(fmt::format("step {} of {}: B{}", index + 1, steps_, left_)));
     HF_TRY(step.b, b_->make_step(inspects));
     return {};
   };
   HF_TRY_VOID(index % 2 == 0 ? make_a() : make_b());
   HF_TRY_VOID(index % 2 == 0 ? make_b() : make_a());
   if (noise_ != nullptr) {
+    HF_TRY_VOID(tell_(fmt::format("step {} of {}: A with other last bits{}", index + 1, steps_, left_)));
     HF_TRY(const AbNumbers numbers, noise_->make_step(false));
     step.noise_loss = numbers.loss;
   }
@@ -276,22 +282,26 @@ void Experiment::note_origin(std::uint64_t step) {
   const std::optional<std::size_t> first = first_difference(of_a, of_b);
   if (!first.has_value()) return;
   const CheckedOp op = checked_op(of_b[*first], of_b);
-  report_.origin = AbOrigin{.step = step, .op = op.op, .where = describe(op), .output = op.output};
+  report_.origin = AbOrigin{.step = step,
+                            .is_alike = !differing_.contains(op.op),
+                            .op = op.op,
+                            .where = describe(op),
+                            .output = op.output};
 }
 
-// Makes the steps up to a difference once more, to see where it came from: the step itself, or the update before it.
+// Makes the steps up to a difference once more, to see where it came from: losses may show it later than results.
 Result<void> Experiment::find_late_origin() {
-  const std::uint64_t first = losses_of(report_).first_difference;
+  std::uint64_t first = losses_of(report_).first_difference;
+  if (first == 0 && !report_.has_same_state) first = report_.steps.back().step;
   if (first == 0 || report_.origin.has_value()) return {};
   HF_TRY_VOID(make_sides(false));
-  while (a_->step() < first) {
+  while (a_->step() < first && !report_.origin.has_value()) {
     const std::uint64_t step = a_->step() + 1;
-    const bool inspects = step + 1 >= first;
-    HF_TRY_VOID(tell_(fmt::format("step {} of {} once more, to find the op that differs", step, first)));
-    HF_TRY_VOID(outcome_of(a_->make_step(inspects)));
-    HF_TRY_VOID(outcome_of(b_->make_step(inspects)));
-    if (inspects) note_origin(step);
-    if (report_.origin.has_value()) return {};
+    HF_TRY_VOID(tell_(fmt::format("step {} of {} once more, to find the op that differs: A", step, first)));
+    HF_TRY_VOID(outcome_of(a_->make_step(true)));
+    HF_TRY_VOID(tell_(fmt::format("step {} of {} once more, to find the op that differs: B", step, first)));
+    HF_TRY_VOID(outcome_of(b_->make_step(true)));
+    note_origin(step);
   }
   return {};
 }

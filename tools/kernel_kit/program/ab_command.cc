@@ -23,10 +23,10 @@ AbWords split_words(const std::vector<std::string>& words) {
     const std::string name = word.substr(0, word.find('='));
     const bool is_key =
         name.starts_with("--") && (name.find('.') != std::string::npos || name == "--threads");
-    (!is_key                          ? result.others
-     : name.starts_with("--kernels.") ? result.candidate
-                                      : result.overrides)
-        .push_back(word);
+    // What is loaded and which instructions there are changes no kernel by itself, and the process has it once.
+    const bool is_of_b =
+        name.starts_with("--kernels.") && name != "--kernels.plugins" && name != "--kernels.isa";
+    (!is_key ? result.others : is_of_b ? result.candidate : result.overrides).push_back(word);
   }
   return result;
 }
@@ -80,9 +80,11 @@ Result<int> run_kernel_ab(Env& env, const std::vector<std::string>& words) {
   HF_TRY(const std::int64_t patience_s, arguments.integer("seconds", silence_s, 1));
   std::vector<std::string> child = {"ab-here"};
   child.insert(child.end(), words.begin(), words.end());
-  HF_TRY(const ChildEnd end, run_child(env, {.words = child, .silence_s = patience_s}));
+  HF_TRY(const ChildEnd end,
+         run_child(env, {.words = child, .silence_s = patience_s, .shows_progress = true}));
   if (!end.result.has_value()) {
-    fmt::print("wrong: B {}\n", end.fault);
+    const bool is_of_b = end.fault.find(": B") != std::string::npos || end.fault.ends_with("making B");
+    fmt::print("wrong: {} {}\n", is_of_b ? "B" : "A", end.fault);
     return kernel_ended_it;
   }
   HF_TRY_VOID(write_if_asked(env, arguments, "json", end.result->at("document").dump_any(1) + "\n"));

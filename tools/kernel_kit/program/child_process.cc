@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "runtime/core/text.h"
+#include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/paths.h"
 #include "runtime/os/processes.h"
@@ -27,12 +28,20 @@ struct ChildFiles {
   std::string error;   // what kept the child itself from its work
 };
 
+std::string last_line(std::string text) {
+  while (text.ends_with('\n')) text.pop_back();
+  return text.substr(text.rfind('\n') + 1);
+}
+
 // SilenceWatch stops a child that has said nothing new for some time: one limit of the whole would blame the kernel whose
 // turn it is where they all together take long.
 class SilenceWatch {
  public:
-  SilenceWatch(Env& env, const std::string& told, std::int64_t silence_s)
-      : env_(env), told_(told), silence_ns_(silence_s * 1'000'000'000) {
+  SilenceWatch(Env& env, const std::string& told, const ChildTerms& terms)
+      : env_(env),
+        told_(told),
+        silence_ns_(terms.silence_s * 1'000'000'000),
+        shows_progress_(terms.shows_progress) {
     Result<std::unique_ptr<Thread>> started = env.start_thread("silence", [this] { watch(); });
     if (started.ok()) thread_ = std::move(started).value();
   }
@@ -47,9 +56,9 @@ class SilenceWatch {
 
  private:
   void watch() {
-    constexpr std::int64_t pause_us = 20'000;
+    constexpr std::int64_t pause_us = 20'000, progress_ns = 5'000'000'000;
     std::uint64_t bytes = 0;
-    std::int64_t since_ns = env_.monotonic_ns();
+    std::int64_t since_ns = env_.monotonic_ns(), shown_ns = since_ns;
     while (!ends_ && !stops_child_) {
       env_.sleep_us(pause_us);
       const Result<FileStatus> status = env_.status(told_);
@@ -57,6 +66,10 @@ class SilenceWatch {
       if (status.ok() && status->bytes != bytes) {
         bytes = status->bytes;
         since_ns = now_ns;
+        if (shows_progress_ && now_ns - shown_ns >= progress_ns) {
+          shown_ns = now_ns;
+          print_message("{}", printable(last_line(env_.text_or_empty(told_))));
+        }
       } else if (now_ns - since_ns > silence_ns_) {
         stops_child_ = true;
       }
@@ -66,15 +79,14 @@ class SilenceWatch {
   Env& env_;
   std::string told_;
   std::int64_t silence_ns_;
+  bool shows_progress_;
   std::atomic<bool> ends_ = false, stops_child_ = false;
   std::unique_ptr<Thread> thread_;
 };
 
 // Returns the last thing that the child said would come; empty: it said nothing.
 std::string last_told(Env& env, const ChildFiles& files) {
-  std::string text = env.text_or_empty(files.told);
-  while (text.ends_with('\n')) text.pop_back();
-  return text.substr(text.rfind('\n') + 1);
+  return last_line(env.text_or_empty(files.told));
 }
 
 // Returns the child's own error, if it told of one.
@@ -136,7 +148,7 @@ Result<ChildEnd> run_child(Env& env, const ChildTerms& terms) {
   line.insert(line.end(), terms.words.begin(), terms.words.end());
   line.push_back("--folder=" + folder);
   constexpr std::int64_t ever_ms = std::int64_t{30} * 24 * 3600 * 1000;
-  const SilenceWatch watch(env, files.told, terms.silence_s);
+  const SilenceWatch watch(env, files.told, terms);
   HF_TRY(const CommandEnd end, env.run_command({.line = "exec " + words_for_shell(line),
                                                 .timeout_ms = ever_ms,
                                                 .cancelled = &watch.stops_child()}));

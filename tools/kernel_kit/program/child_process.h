@@ -20,6 +20,7 @@ namespace holdfast::cli {
 struct ChildTerms {
   std::vector<std::string> words = {};  // subcommand of the child, and its arguments; --folder=F is added
   std::int64_t silence_s = 300;         // so long may one step of it last
+  bool shows_progress = false;          // on stderr, every few seconds, what it said last
 };
 
 // ChildEnd says how the child ended: with a result, or by what a plug-in has done, or by somebody else.

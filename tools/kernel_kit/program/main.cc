@@ -324,15 +324,15 @@ struct Subcommand {
 };
 constexpr std::size_t child_commands = 3;  // the last ones, which people do not use
 constexpr std::array<Subcommand, 10> subcommands = {{{"list", list},
-                                                    {"contract", contract},
-                                                    {"header", header},
-                                                    {"new", make_new},
-                                                    {"check", check},
-                                                    {"bench", bench},
-                                                    {"ab", run_kernel_ab},
-                                                    {"check-here", check_here},
-                                                    {"bench-here", bench_here},
-                                                    {"ab-here", run_kernel_ab_here}}};
+                                                     {"contract", contract},
+                                                     {"header", header},
+                                                     {"new", make_new},
+                                                     {"check", check},
+                                                     {"bench", bench},
+                                                     {"ab", run_kernel_ab},
+                                                     {"check-here", check_here},
+                                                     {"bench-here", bench_here},
+                                                     {"ab-here", run_kernel_ab_here}}};
 
 Result<int> run_subcommand(const std::vector<std::string>& words) {
   const std::string name = words.empty() ? "" : words.front();
