@@ -262,7 +262,8 @@ Result<void> Uploads::advance(Communicator& communicator, const Waiter& waiter, 
     std::string text;
     for (std::size_t rank = 0; rank < printed.size() && text.empty(); ++rank) {
       if (!printed[rank].empty())
-        text = whole_ ? printed[rank] : fmt::format("rank {}: {}", rank, printed[rank]);
+        text =
+            whole_ || printed.size() == 1 ? printed[rank] : fmt::format("rank {}: {}", rank, printed[rank]);
     }
     end(whole_ && !outcome.ok() ? outcome : agreed, text);  // nobody asks which rank sends a whole checkpoint
     return {};

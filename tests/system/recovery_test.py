@@ -85,7 +85,7 @@ class RecoveryTest(unittest.TestCase):
             first, last = recoveries[0], recoveries[-1]
             self.assertEqual(first["ranks_before"] - last["ranks_after"], deaths)
             self.assertTrue(run.events("fault"))
-            self.assertLessEqual({event["cause"] for event in run.events("fault")}, {"rank-died", "host-lost"})
+            self.assertLessEqual({event["cause"] for event in run.events("fault")}, {"rank-died", "host-lost", "spare-died"})
         harness.expect_no_processes(run)
         harness.expect_no_snapshots(run)
 
