@@ -13,12 +13,13 @@ namespace {
 constexpr int tag_run_end = tag_collective + 1;
 
 struct EndMessage {
+  std::uint64_t step = 0;  // LeaderFacts
+  std::int32_t log_opened = 0;
   std::int32_t code = 0;
   std::int32_t is_error = 0;
-  std::int32_t how = 0;               // EpochEnd::how
-  std::int32_t reach = 0;             // of an error
-  std::int32_t log_opened = 0;        // before this end, on the leader
-  std::array<char, 1004> sentence{};  // ends with a zero
+  std::int32_t how = 0;              // EpochEnd::how
+  std::int32_t reach = 0;            // of an error
+  std::array<char, 996> sentence{};  // ends with a zero
 };
 static_assert(sizeof(EndMessage) == 1024);
 
@@ -38,7 +39,7 @@ MembershipEpoch::MembershipEpoch(const TrainInputs& inputs, RankAssignment assig
   active_.emplace(with_communicator(inputs, *group_));
 }
 
-Result<EpochEnd> MembershipEpoch::wait_for_end(const Waiter& waiter, std::optional<bool>& log_opened) {
+Result<EpochEnd> MembershipEpoch::wait_for_end(const Waiter& waiter, LeaderFacts& leader) {
   Communicator& world = world_.communicator;
   EndMessage message;
   HF_TRY(const Communicator::Request request,
@@ -56,17 +57,18 @@ Result<EpochEnd> MembershipEpoch::wait_for_end(const Waiter& waiter, std::option
   }
   if (waiter.listener() != nullptr) waiter.listener()->on_resume();
   const auto code = static_cast<ExitCode>(message.code);
-  if (message.log_opened != 0) log_opened = true;
+  leader = {.log_opened = message.log_opened != 0, .step = message.step};
   if (message.is_error != 0)
     return with_reach(static_cast<Reach>(message.reach), Error{code, message.sentence.data()});
   return EpochEnd{.how = static_cast<PhaseOutcome>(message.how), .code = code};
 }
 
 Result<void> MembershipEpoch::inform_spares(const Waiter& waiter, const Result<EpochEnd>& end,
-                                            bool log_opened) {
+                                            const LeaderFacts& leader) {
   if (!leads()) return {};
   EndMessage message;
-  message.log_opened = log_opened ? 1 : 0;
+  message.step = leader.step;
+  message.log_opened = leader.log_opened ? 1 : 0;
   message.code = static_cast<std::int32_t>(end.ok() ? end->code : end.error().code);
   if (end.ok()) message.how = static_cast<std::int32_t>(end->how);
   message.is_error = end.ok() ? 0 : 1;

@@ -28,6 +28,12 @@ struct EpochEnd {
   ExitCode code = ExitCode::done;  // of a run that is finished
 };
 
+// LeaderFacts holds what the leader knows at the end of an epoch, and spares do not.
+struct LeaderFacts {
+  bool log_opened = false;
+  std::uint64_t step = 0;  // newest
+};
+
 // MembershipEpoch is one epoch of a run on one rank: the ranks that take part, which of them compute, and what those
 // without a coordinate do.
 class MembershipEpoch {
@@ -46,10 +52,10 @@ class MembershipEpoch {
 
   // Waits on a spare for the end of the epoch, which the leader sends with inform_spares(). It checks its
   // peers meanwhile, so it learns of deaths as they do. Errors: communication, or the error with which the
-  // run ended; `log_opened` is set if the leader had opened the log by then.
-  Result<EpochEnd> wait_for_end(const Waiter& waiter, std::optional<bool>& log_opened);
+  // run ended; `leader` is set once that has come.
+  Result<EpochEnd> wait_for_end(const Waiter& waiter, LeaderFacts& leader);
   // Sends the end of the epoch to the spares that live. Only the leader does so; it is a no-op on other ranks.
-  Result<void> inform_spares(const Waiter& waiter, const Result<EpochEnd>& end, bool log_opened);
+  Result<void> inform_spares(const Waiter& waiter, const Result<EpochEnd>& end, const LeaderFacts& leader);
 
  private:
   Result<void> send_end(const Waiter& waiter);

@@ -356,14 +356,20 @@ Result<PhaseOutcome> Session::run_epoch() {
     enter(launched_.watch, Phase::spare, step());
     memory_.give_back();
   }
+  LeaderFacts leader;
   const Result<EpochEnd> end =
-      is_active ? run_active() : group_.epoch()->wait_for_end(group_.waiter(), known_.log_opened);
+      is_active ? run_active() : group_.epoch()->wait_for_end(group_.waiter(), leader);
+  if (leader.log_opened) known_.log_opened = true;
+  step_ = std::max(step_, leader.step);
   if (!end.ok()) follow_unfit_peers(group_, facts_.joins, end.error());
   if (group_.leaving().has_value()) return end.error();
   // A spare that dies now changes nothing. Where unfit ranks leave, of whom the leader may be one, the run does not end.
   const bool goes_on = !end.ok() && launched_.membership != nullptr && is_of_unfit_ranks(end.error());
   if (is_active && !goes_on && !group_.world().communicator.abandoned())
-    static_cast<void>(group_.epoch()->inform_spares(group_.waiter(), end, known_.log_opened == true).ok());
+    static_cast<void>(
+        group_.epoch()
+            ->inform_spares(group_.waiter(), end, {.log_opened = known_.log_opened == true, .step = step()})
+            .ok());
   if (!end.ok()) return may_be_unfit(end.error()) ? fault_or_unfit(group_, setup_, end.error()) : end.error();
   if (end->how != PhaseOutcome::finished) return end->how;
   if (!is_active) memory_.remove_old_snapshots({});  // of ranks that died on this host

@@ -164,6 +164,9 @@ TEST_F(UnfitTest, WhereAllButTheSparesAreUnfitTheSparesGoOn) {
                          .faults = "data.read@30:0=error:EIO:always,data.read@30:1=error:EIO:always"},
                         {.machine = &host}),
             2);
+  const std::vector<Json> recoveries = events("b", "recovery");
+  ASSERT_EQ(recoveries.size(), 1U);
+  EXPECT_GT(recoveries[0]["lost_steps"], 0) << "the spares know from the leader how far it had come";
   EXPECT_EQ(digest("b"), end);
 }
 
