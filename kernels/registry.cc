@@ -17,12 +17,6 @@ bool better_default(const Implementation* a, const Implementation* b) {
   return a->needs != b->needs ? a->needs > b->needs : a->needs_gpu > b->needs_gpu;
 }
 
-// "kernels.rmsnorm_forward = "mine" (run.toml:12:19)"
-std::string shown(const KernelPreference& request) {
-  return fmt::format("kernels.{} = \"{}\"{}", name_of(request.op), request.name,
-                     request.origin.empty() ? "" : fmt::format(" ({})", request.origin));
-}
-
 // Returns the names that the target runs, without repetition, in order.
 std::vector<std::string_view> names_of(std::span<const Implementation* const> implementations,
                                        const KernelTarget& target) {
@@ -58,6 +52,11 @@ std::string why_default(const KernelChoice& choice, CpuIsa isa, bool only_one) {
 }
 
 }  // namespace
+
+std::string preference_text(const KernelPreference& request) {
+  return fmt::format("kernels.{} = \"{}\"{}", name_of(request.op), request.name,
+                     request.origin.empty() ? "" : fmt::format(" ({})", request.origin));
+}
 
 const Implementation& KernelChoice::of(const void* arguments) const {
   HF_CHECK(!order.empty(), "this device has no kernel for an op that was launched");
@@ -148,14 +147,14 @@ Result<const Implementation*> KernelRegistry::find_request(const KernelPreferenc
   const std::vector<std::string_view> runnable = names_of(known, target);
   for (const Implementation* each : known) {
     if (each->name != request.name) continue;
-    return fail(ExitCode::config, "{}: {}; choose one of {}", shown(request),
+    return fail(ExitCode::config, "{}: {}; choose one of {}", preference_text(request),
                 why_it_does_not_run(*each, target), fmt::join(runnable, ", "));
   }
   const std::string near = closest(request.name, runnable);
   return fail(ExitCode::config,
               "{}: there is no such implementation{} Choose one of {}; or name the plug-in that has it in "
               "kernels.plugins",
-              shown(request), near.empty() ? "." : fmt::format(", did you mean {}?", near),
+              preference_text(request), near.empty() ? "." : fmt::format(", did you mean {}?", near),
               fmt::join(runnable, ", "));
 }
 

@@ -50,6 +50,8 @@ struct KernelPreference {
   std::string name;
   std::string origin = {};  // location of the setting, such as "run.toml:12:19"; or empty
 };
+// Returns "kernels.rmsnorm_forward = "mine" (run.toml:12:19)".
+std::string preference_text(const KernelPreference& request);
 
 class KernelRegistry {
  public:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/plugin.h"
 #include "kernels/plugin_loader.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/digest.h"
@@ -168,6 +169,28 @@ Result<const KernelRegistry*> registry_of_device(Env& env, const Config& config)
   return &cuda.module->registry();
 }
 
+namespace {
+
+// Returns the kernels of a GPU that a run asks for. Those of plug-ins are for the CPU, and are known by their names.
+Result<std::vector<KernelPreference>> requests_on_gpu(const KernelRequest& request_of_run,
+                                                      const UsableGpu& gpu) {
+  for (const KernelPreference& request : request_of_run.requests) {
+    const Implementation* const found =
+        request_of_run.registry->find(request.op, request.name, best_cpu_isa());
+    const bool has_gpu =
+        gpu.module->registry().find(request.op, request.name, target_of(gpu.facts)) != nullptr;
+    if (has_gpu || found == nullptr || found->plugin == nullptr) continue;
+    return fail(
+        ExitCode::config,
+        "{}: the {} is for the CPU, and this run computes on a GPU; take it out of [kernels], or train with "
+        "device = \"cpu\"",
+        preference_text(request), found->plugin->text);
+  }
+  return request_of_run.requests;
+}
+
+}  // namespace
+
 Result<void> check_device(Env& env, const Config& config, const Origins& origin, const DevicePlace& place) {
   Config resolved = config;
   if (config.device == "auto" && may_have_gpu(env)) {
@@ -179,7 +202,8 @@ Result<void> check_device(Env& env, const Config& config, const Origins& origin,
   HF_TRY_VOID(outcome_of(given_plan(env, resolved)));
   if (resolved.device == "cpu") return settle_kernels(kernels);
   HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, resolved, place)));
-  return outcome_of(gpu.module->registry().choose(target_of(gpu.facts), kernels.requests));
+  HF_TRY(const std::vector<KernelPreference> requests, requests_on_gpu(kernels, gpu));
+  return outcome_of(gpu.module->registry().choose(target_of(gpu.facts), requests));
 }
 
 int threads_of_rank(Env& env, const Config& config, int ranks_on_host) {
@@ -198,13 +222,14 @@ Result<std::unique_ptr<Device>> make_device(Env& env, const Config& config, cons
                             .registry = kernels.registry});
   }
   HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, config, share.place)));
+  HF_TRY(const std::vector<KernelPreference> requests, requests_on_gpu(kernels, gpu));
   // Before the device takes memory of the host, which comes from the node of the thread that takes it.
   if (const Result<void> bound = bind_to_gpu(env, gpu.facts); !bound.ok())
     print_message("a rank stays on all processors that it has: {}", bound.error().message);
   HF_TRY(std::unique_ptr<Device> device,
          gpu.module->make_device(
              {.ordinal = gpu.facts.ordinal,
-              .kernels = kernels.requests,
+              .kernels = requests,
               .graphs = config.training.cuda_graphs,
               .memory_wait = {.timeout_ms = config.elastic.memory_timeout_ms,
                               .ranks_on_gpu = (share.ranks_on_host + gpu.gpus - 1) / gpu.gpus}}));

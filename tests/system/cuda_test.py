@@ -7,6 +7,7 @@ import re
 import unittest
 
 import harness
+import kernel_test
 
 MODULE = harness.PROGRAM.parent / "libholdfast_cuda_emulated.so"
 # Small, because every thread of a GPU takes its turn on the CPU.
@@ -33,6 +34,12 @@ class CudaTest(unittest.TestCase):
         two = self.scene.run("two")
         two.start(2, overrides=SMALL).expect_exit(0)
         self.assertEqual(two.digest(), alone.digest())
+
+    def test_a_kernel_of_a_plugin_is_for_the_cpu(self):
+        file = kernel_test.build(self.scene.directory / "mine.so")
+        refused = self.scene.run("plugin").start(1, overrides=[*SMALL, f"--kernels.plugins={file}", "--kernels.add=mine"]).expect_exit(2)
+        self.assertRegex(refused, r'kernels.add = "mine" \(command line\): the kernel mine of add, of the plug-in \S+/mine.so is for the CPU, and this run computes on a GPU')
+        self.assertNotIn("no such implementation", refused)
 
     def test_a_gpu_that_takes_other_algorithms(self):
         """As an H200 after an H100 may, which have one name for what decides bits. A run takes its algorithms along; where the
