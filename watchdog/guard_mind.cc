@@ -95,11 +95,12 @@ bool is_crash(const ProcessEnd& end) {
   return end.killed && std::ranges::find(signals, end.code) != signals.end();
 }
 
-// Returns "signal 11 (SIGSEGV), in kernel mine of rotary, of the plug-in mine/kernel.so"; empty: not known.
+// Returns "signal 11 (SIGSEGV), while it ran kernel mine of rotary, of the plug-in mine/kernel.so"; empty: not known. Which
+// of its threads has crashed is not known: it may be another.
 std::string cause_of(const SlotLook& look) {
   if (!look.end.has_value()) return {};
   const bool is_in_plugin = !look.slot.plugin.empty() && is_crash(*look.end);
-  return text_of(*look.end) + (is_in_plugin ? ", in " + look.slot.plugin : "");
+  return text_of(*look.end) + (is_in_plugin ? ", while it ran " + look.slot.plugin : "");
 }
 
 }  // namespace

@@ -723,13 +723,23 @@ class RunTest(unittest.TestCase):
         start.wait()
         self.assertRegex(start.output(), r"holdfast: kernel mine of rmsnorm_forward, of the plug-in \S*/mine.so, returned 7 instead of 0: it has not computed its call\. "
                                           r"This process ends; a run that starts again meets it again")
-        self.assertRegex(start.output(), f"rank 0 .*died{harness.cause_of_death('signal 6 (SIGABRT), in kernel mine of rmsnorm_forward, of the plug-in')}")
+        self.assertRegex(start.output(), f"rank 0 .*died{harness.cause_of_death('signal 6 (SIGABRT), while it ran kernel mine of rmsnorm_forward, of the plug-in')}")
 
     def test_crash_is_named(self):
         build(self.file, COMPUTE="((volatile int*)8)[0] = 1;", **BROKEN)
         start = self.scene.run("crash").start(2, overrides=[f"--kernels.plugins={self.file}", "--kernels.rmsnorm_forward=mine"])
         start.wait()
-        self.assertRegex(start.output(), r"died: signal 11 \(SIGSEGV\), in kernel mine of rmsnorm_forward, of the plug-in \S*/mine.so")
+        self.assertRegex(start.output(), r"died: signal 11 \(SIGSEGV\), while it ran kernel mine of rmsnorm_forward, of the plug-in \S*/mine.so")
+
+    def test_crash_of_its_questions_is_named(self):
+        """supports() and workspace() run when a step is planned, and before each launch."""
+        questions = ("static int supports(const hf_call* call) { SUPPORTED return 1; }\nstatic size_t room(const hf_call* call) { (void)call; ROOM return 0; }\n")
+        source = re.sub(r"static int supports.*\n", lambda _: questions, PLUGIN)
+        for name, words in [("supports", {"SUPPORTED": "((volatile int*)8)[0] = 1;", "ROOM": ""}), ("workspace", {"SUPPORTED": "", "ROOM": "((volatile int*)8)[0] = 1;"})]:
+            build(self.file, source=source, **{**BROKEN, "SUPPORTS": "supports", "WORKSPACE": "room", **words})
+            start = self.scene.run(name).start(1, overrides=[f"--kernels.plugins={self.file}", "--kernels.rmsnorm_forward=mine"])
+            start.wait()
+            self.assertRegex(start.output(), f"rank 0 .*died{harness.cause_of_death('signal 11 (SIGSEGV), while it ran kernel mine of rmsnorm_forward, of the plug-in')}")
 
     def test_hang_is_named(self):
         build(self.file, COMPUTE="for (volatile int i = 0;;) i = 1;", **BROKEN)

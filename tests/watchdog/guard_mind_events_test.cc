@@ -105,7 +105,7 @@ TEST(GuardMind, NamesTheKernelOfAPluginWhereItCanHaveEndedTheProcess) {
   host.dies(2, ProcessEnd{.killed = false, .code = 3});
   host.pass(100);
   EXPECT_THAT(host.texts(GuardAction::Kind::report_end),
-              ElementsAre("signal 11 (SIGSEGV), in kernel mine of add, of the plug-in mine.so",
+              ElementsAre("signal 11 (SIGSEGV), while it ran kernel mine of add, of the plug-in mine.so",
                           "signal 9 (SIGKILL)", "exit code 3"));
 }
 

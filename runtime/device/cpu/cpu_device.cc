@@ -202,6 +202,7 @@ class CpuDevice final : public Device, private WorkClock {
   void serve();
   void await_submission(std::uint64_t done);
   void execute(const Slot& slot);
+  void run_on_kernel(const Slot& slot, const Implementation& kernel);
   void complete(std::uint64_t done);
   bool allocate_scratch();
   cpu::Scratch empty_scratch() const {
@@ -359,7 +360,17 @@ void CpuDevice::execute(const Slot& slot) {
     return;
   }
   HF_CHECK(slot.id < OpId::count, "launch of an unknown op {}", static_cast<int>(slot.id));
-  const Implementation& kernel = kernels_[static_cast<std::size_t>(slot.id)].of(slot.arguments);
+  // Reports a plug-in from its first question on, which is whether it computes the call.
+  const KernelChoice& choice = kernels_[static_cast<std::size_t>(slot.id)];
+  const bool is_reported = report_plugin_ && !choice.order.empty() && choice.first().plugin != nullptr;
+  if (is_reported) report_plugin_(choice.first().plugin->text);
+  const Implementation& kernel = choice.of(slot.arguments);
+  if (is_reported && kernel.plugin == nullptr) report_plugin_({});
+  run_on_kernel(slot, kernel);
+  if (is_reported && kernel.plugin != nullptr) report_plugin_({});
+}
+
+void CpuDevice::run_on_kernel(const Slot& slot, const Implementation& kernel) {
   kernel.prepare_on(context_, slot.arguments);
   if (slot.action == Action::prepare) {
     if (refused_.empty() && kernel.plugin != nullptr) {
@@ -371,10 +382,7 @@ void CpuDevice::execute(const Slot& slot) {
   HF_CHECK(!counts_workspace_, "{} was launched on a device that only counts", name_of(slot.id));
   HF_CHECK(allocate_scratch(), "no memory for the scratch of {}, which was not planned", name_of(slot.id));
   if (observer_) observer_(slot.id);
-  const bool is_reported = kernel.plugin != nullptr && report_plugin_;
-  if (is_reported) report_plugin_(kernel.plugin->text);
   kernel.run_on(context_, slot.arguments);
-  if (is_reported) report_plugin_({});
   wrong_product_.after(slot.id, slot.arguments);
   if (after_) after_(slot.id, slot.arguments);
 }
