@@ -135,6 +135,91 @@ typedef struct hf_softmax_statistics {
   float target_logit;  // if the target is among the columns, else 0
 } hf_softmax_statistics;
 
+// Functions that contracts name.
+
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wold-style-cast"
+#pragma GCC diagnostic ignored "-Wconversion"
+#endif
+
+// Returns digest_multiplier() of kernels/digest.h: the multiplier of the element with an index, in the op digest.
+static inline uint32_t hf_digest_multiplier(uint64_t index) {
+  return (uint32_t)(2 * index + 1) * UINT32_C(0x9e3779b1);
+}
+
+// Digests of blocks (kernels/state_digest.h): sum over the arrays of the array's weight, times the sum over its elements
+// i of g^i modulo 2^32 times the bits of the element, modulo 2^64. The weight of `weight`, and of a gradient, is 1.
+#define HF_DIGEST_GENERATOR UINT32_C(747796405)
+#define HF_DIGEST_OF_MOMENT1 UINT64_C(1960755201)
+#define HF_DIGEST_OF_MOMENT2 UINT64_C(2042462209)
+
+// Returns the sum of the elements of one array, of fp32 or of bf16, whose bits are those of the same number in fp32.
+static inline uint64_t hf_digest_sum(const void* values, uint8_t dtype, int64_t count) {
+  const unsigned char* bytes = (const unsigned char*)values;
+  uint32_t weight = 1;
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    uint32_t bits = 0;
+    if (dtype == HF_BF16) {
+      uint16_t upper;
+      __builtin_memcpy(&upper, bytes + 2 * i, sizeof(upper));
+      bits = (uint32_t)upper << 16;
+    } else {
+      __builtin_memcpy(&bits, bytes + 4 * i, sizeof(bits));
+    }
+    sum += (uint64_t)weight * bits;
+    weight *= HF_DIGEST_GENERATOR;
+  }
+  return sum;
+}
+
+// Returns state_digest(): the digest of a block. Moments that are NULL count as zeros; for a gradient both are.
+static inline uint64_t hf_state_digest(const float* weight, const void* moment1, const void* moment2,
+                                       int64_t count, uint8_t moments) {
+  uint64_t digest = hf_digest_sum(weight, HF_FP32, count);
+  if (moment1) digest += HF_DIGEST_OF_MOMENT1 * hf_digest_sum(moment1, moments, count);
+  if (moment2) digest += HF_DIGEST_OF_MOMENT2 * hf_digest_sum(moment2, moments, count);
+  return digest;
+}
+
+// Stochastic rounding of fp32 to bf16 (kernels/stochastic_rounding.h).
+typedef struct hf_rounding_key {
+  uint32_t first, second;
+} hf_rounding_key;
+
+// Returns rounding_key_of_block(): the key of a block. `key`: rounding_key of adamw.
+static inline hf_rounding_key hf_rounding_key_of_block(uint64_t key, uint64_t block) {
+  hf_rounding_key result;
+  uint64_t x = key + block * UINT64_C(0x9e3779b97f4a7c15);
+  x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+  x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+  x = x ^ (x >> 31);
+  result.first = (uint32_t)x;
+  result.second = (uint32_t)(x >> 32);
+  return result;
+}
+
+// Returns rounding_bits(): 32 random bits of an element of a block.
+static inline uint32_t hf_rounding_bits(hf_rounding_key key, uint32_t element) {
+  uint32_t x = element + key.first;
+  x = (x ^ (x >> 17)) * UINT32_C(0xed5ad4bb);
+  x = x ^ (x >> 11) ^ key.second;
+  x = x * UINT32_C(0xac4c1b51);
+  x = (x ^ (x >> 15)) * UINT32_C(0x31848bab);
+  return x ^ (x >> 14);
+}
+
+// Returns rounded_with(): the bits of a number rounded to bf16, as fp32 bits whose lower half is zero. `random`: 16 bits.
+static inline uint32_t hf_rounded_with(uint32_t bits, uint32_t random) {
+  const uint32_t is_nan = (bits & UINT32_C(0x7fffffff)) > UINT32_C(0x7f800000);
+  return (is_nan ? bits | UINT32_C(0x00400000) : bits + random) & UINT32_C(0xffff0000);
+}
+
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+
 // === op matmul ===
 //
 // Matrix product C[m,n] = op(A)[m,k] x op(B)[k,n] (+ bias[n]) (+ residual[m,n], or C if accumulate), or times
@@ -634,7 +719,7 @@ typedef struct hf_adamw {
   const uint64_t* gradient_digests;
   hf_state_damage* gradient_damage;
 } hf_adamw;
-#define HF_SCHEMA_ADAMW UINT64_C(0x8fda61c443b8abcc)
+#define HF_SCHEMA_ADAMW UINT64_C(0xa3443e2e9ac8cb49)
 
 // === op square_sum ===
 //
@@ -656,7 +741,7 @@ typedef struct hf_square_sum {
   const hf_block_segment* segments;
   int64_t segment_count;
 } hf_square_sum;
-#define HF_SCHEMA_SQUARE_SUM UINT64_C(0x917b61a7d8595539)
+#define HF_SCHEMA_SQUARE_SUM UINT64_C(0xddbc9b4da1f59432)
 
 // === op add ===
 //
@@ -689,7 +774,7 @@ typedef struct hf_accumulate {
   const hf_block_segment* segments;  // As SquareSum has them. Without sums of squares there are none.
   int64_t segment_count;
 } hf_accumulate;
-#define HF_SCHEMA_ACCUMULATE UINT64_C(0x00f9e0b00f58565e)
+#define HF_SCHEMA_ACCUMULATE UINT64_C(0xd3823f99af0bacef)
 
 // === op tree_sum ===
 //
@@ -764,7 +849,7 @@ typedef struct hf_digest {
   int64_t first_index;  // index of the first element in the tensor that this is a piece of
   uint8_t accumulate;   // adds the digest to *result, as add() does, instead of replacing it
 } hf_digest;
-#define HF_SCHEMA_DIGEST UINT64_C(0x7268b3e6e6647b6c)
+#define HF_SCHEMA_DIGEST UINT64_C(0x6fb2a6a36d63daa9)
 
 // === op optimizer_digest ===
 //
@@ -786,7 +871,7 @@ typedef struct hf_optimizer_digest {
   // NULL where nothing is compared.
   hf_state_damage* damage;
 } hf_optimizer_digest;
-#define HF_SCHEMA_OPTIMIZER_DIGEST UINT64_C(0xaa48cc78b55a4703)
+#define HF_SCHEMA_OPTIMIZER_DIGEST UINT64_C(0x7563e8336d8a5598)
 
 #ifdef __cplusplus
 }

@@ -9,8 +9,12 @@
 #include <vector>
 
 #include "kernels/cpu/lists.h"
+#include "kernels/digest.h"
 #include "kernels/elementwise.h"
 #include "kernels/plugin_loader.h"
+#include "kernels/state_digest.h"
+#include "kernels/stochastic_rounding.h"
+#include "runtime/core/random.h"
 #include "runtime/device/device.h"
 #include "runtime/os/paths.h"
 
@@ -101,6 +105,39 @@ class PluginTest : public testing::Test {
   Implementation implementation_;
   std::vector<ImplementationList> lists_;
 };
+
+// What a plug-in computes by its header is what the program computes.
+TEST(PluginHeader, HasTheFunctionsOfTheTree) {
+  const RandomStream random(1, 2);
+  std::vector<float> weight(3000), moment1(3000), moment2(3000);
+  std::vector<BFloat16> short1(3000), short2(3000);
+  for (std::size_t i = 0; i < weight.size(); ++i) {
+    weight[i] = static_cast<float>(random.uniform(3 * i) - 0.5);
+    moment1[i] = static_cast<float>(random.uniform(3 * i + 1) - 0.5);
+    moment2[i] = static_cast<float>(random.uniform(3 * i + 2));
+    short1[i] = to_bfloat16(moment1[i]);
+    short2[i] = to_bfloat16(moment2[i]);
+  }
+  EXPECT_EQ(hf_state_digest(weight.data(), moment1.data(), moment2.data(), 3000, HF_FP32),
+            state_digest(weight.data(), moment1.data(), moment2.data(), 3000));
+  EXPECT_EQ(hf_state_digest(weight.data(), short1.data(), short2.data(), 2999, HF_BF16),
+            state_digest(weight.data(), short1.data(), short2.data(), 2999, DType::bf16));
+  EXPECT_EQ(hf_state_digest(weight.data(), nullptr, nullptr, 7, HF_FP32),
+            state_digest(weight.data(), nullptr, nullptr, 7));
+  EXPECT_EQ(HF_DIGEST_OF_MOMENT1, digest_of_moment1);
+  EXPECT_EQ(HF_DIGEST_OF_MOMENT2, digest_of_moment2);
+  for (const std::uint64_t index : {std::uint64_t{0}, std::uint64_t{12345}, std::uint64_t{1} << 40}) {
+    EXPECT_EQ(hf_digest_multiplier(index), digest_multiplier(index));
+    const RoundingKey key = rounding_key_of_block(index * 77, index + 3);
+    const hf_rounding_key twin = hf_rounding_key_of_block(index * 77, index + 3);
+    EXPECT_EQ(std::pair(twin.first, twin.second), std::pair(key.first, key.second));
+    const auto element = static_cast<std::uint32_t>(index);
+    EXPECT_EQ(hf_rounding_bits(twin, element), rounding_bits(key, element));
+  }
+  for (const std::uint32_t bits :
+       {0U, 0x3f801234U, 0xbf80ffffU, 0x7f800000U, 0x7f800001U, 0xffc12345U, 0x7f7fffffU})
+    EXPECT_EQ(hf_rounded_with(bits, 0x8765), rounded_with(bits, 0x8765)) << bits;
+}
 
 TEST_F(PluginTest, ComputesWhatItSupportsAndTheDefaultTheRest) {
   const KernelRegistry registry(lists_);

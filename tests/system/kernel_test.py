@@ -97,6 +97,7 @@ class FolderTest(unittest.TestCase):
         self.assertEqual(tree, dict(re.findall(r"#define HF_SCHEMA_(\w+) (\S+)", HEADER.read_text())))
         self.assertEqual(changed(block="2048"), {"ADAMW", "SQUARE_SUM", "ACCUMULATE", "OPTIMIZER_DIGEST"})
         self.assertEqual(changed(rounding="otherwise"), {"ADAMW"})
+        self.assertEqual(changed(digest="otherwise"), {"ADAMW", "SQUARE_SUM", "ACCUMULATE", "OPTIMIZER_DIGEST", "DIGEST"})
         self.assertIn("ADD", changed(types="bf16 = 0, fp32 = 1, int32 = 2, fp64 = 3"))
 
     def test_contract_and_list(self):
@@ -271,13 +272,15 @@ class CheckTest(unittest.TestCase):
         self.assertRegex(done.stdout, r"wrong: \d+, square_sums, usual: square_sums has \d+ elements that are not finite")
 
     def test_sums_of_squares_may_have_another_order(self):
-        """The contract says that the order is fixed, and not which it is."""
+        """The contract says that the order is fixed, and not which it is. Digests are fixed: the header has them."""
         arrays = "  const float* a = (const float*)op->a;\n  const float* b = (const float*)op->b;\n  float* y = (float*)op->y;\n"
         source = PLUGIN.replace(arrays, "").replace("((const hf_add*)call->op)->dtype == HF_FP32", "QUESTION").replace("hf_add", "hf_square_sum")
         done = self.check(source=source, OP='"square_sum"', SCHEMA="HF_SCHEMA_SQUARE_SUM",
-                          QUESTION="((const hf_square_sum*)call->op)->digests == 0 && ((const hf_square_sum*)call->op)->segment_count == 0",
+                          QUESTION="((const hf_square_sum*)call->op)->segment_count == 0",
                           COMPUTE="for (int64_t b = 0; b * HF_BLOCK_ELEMENTS < op->count; ++b) { op->sums[b] = 0; for (int64_t i = HF_BLOCK_ELEMENTS; i-- > 0;) {"
-                                  "int64_t at = b * HF_BLOCK_ELEMENTS + i; if (at < op->count) op->sums[b] += (double)op->values[at] * op->values[at]; } }")
+                                  "int64_t at = b * HF_BLOCK_ELEMENTS + i; if (at < op->count) op->sums[b] += (double)op->values[at] * op->values[at]; }"
+                                  "int64_t first = b * HF_BLOCK_ELEMENTS, left = op->count - first; if (op->digests)"
+                                  "op->digests[b] = hf_state_digest(op->values + first, 0, 0, left < HF_BLOCK_ELEMENTS ? left : HF_BLOCK_ELEMENTS, HF_FP32); }")
         self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_crash(self):
