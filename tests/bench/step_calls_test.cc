@@ -4,8 +4,9 @@
 
 #include <set>
 
+#include "kernels/visit_op.h"
 #include "runtime/config/loader.h"
-#include "runtime/measure/call_key.h"
+#include "runtime/device/device.h"
 
 namespace holdfast::test {
 namespace {

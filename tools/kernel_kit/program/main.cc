@@ -16,6 +16,7 @@
 #include "runtime/measure/measured_device.h"
 #include "runtime/os/console.h"
 #include "runtime/os/paths.h"
+#include "runtime/os/processes.h"
 #include "tools/bench_native/step_calls.h"
 #include "tools/bench_native/synthetic_run.h"
 #include "tools/kernel_kit/check_report.h"
