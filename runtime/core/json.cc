@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <unordered_map>
 
 #include "runtime/core/check.h"
 
@@ -29,7 +30,7 @@ class JsonBuilder final : public nlohmann::json_sax<Tree> {
   bool end_object() override { return end(); }
   bool end_array() override { return end(); }
   bool key(string_t& name) override {
-    member_ = &open_.back()->member(name);
+    member_ = &member_of_innermost(name);
     return true;
   }
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& error) override {
@@ -59,11 +60,26 @@ class JsonBuilder final : public nlohmann::json_sax<Tree> {
       return false;
     }
     open_.push_back(put(std::move(value)));
+    indices_.emplace_back();
     return true;
   }
   bool end() {
     open_.pop_back();
+    indices_.pop_back();
     return true;
+  }
+  // Returns the member of this name, a null if it is new. Members of an object with many are found by an index: a
+  // search through all of them for each one takes minutes for the vocabulary of a tokenizer.
+  Json& member_of_innermost(const std::string& name) {
+    constexpr std::size_t few = 64;
+    Json& object = *open_.back();
+    if (object.size() < few) return object.member(name);
+    std::vector<JsonMember>& members = *object.content_.object;
+    auto& index = indices_.back();
+    for (std::size_t i = index.size(); i < members.size(); ++i) index.emplace(members[i].key, i);
+    const auto [found, is_new] = index.emplace(name, members.size());
+    if (is_new) members.push_back({name, {}});
+    return members[found->second].value;
   }
 
   // Functions that copy, compare or write a value go down into it on the stack.
@@ -71,7 +87,9 @@ class JsonBuilder final : public nlohmann::json_sax<Tree> {
 
   Json root_;
   std::vector<Json*> open_;  // what has begun and not ended, the innermost last
-  Json* member_ = nullptr;   // of the innermost object, whose value comes next
+  std::vector<std::unordered_map<std::string, std::size_t>>
+      indices_;             // of the members of each, where they are many
+  Json* member_ = nullptr;  // of the innermost object, whose value comes next
   std::string problem_;
 };
 
@@ -180,6 +198,12 @@ Json Json::array(std::initializer_list<Json> elements) {
 Json Json::object() {
   Json json;
   json.become_object();
+  return json;
+}
+
+Json Json::object(std::vector<JsonMember> members) {
+  Json json = object();
+  *json.content_.object = std::move(members);
   return json;
 }
 

@@ -115,6 +115,7 @@ class Json {
 
   static Json array(std::initializer_list<Json> elements = {});
   static Json object();
+  static Json object(std::vector<JsonMember> members);  // whose keys all differ
   // Parses a text that this program wrote a moment ago: it is a bug if it is not JSON.
   static Json parse(std::string_view text);
   // Parses text that may be anything; returns null if it is not JSON, or nests more than 512 deep.

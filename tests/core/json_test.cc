@@ -123,5 +123,20 @@ TEST(Json, ReplacesWhatIsNotUtf8) {
   EXPECT_DEATH(static_cast<void>(Json::parse("{")), "bug: the check");
 }
 
+// An object with many members has an index while it is parsed.
+TEST(Json, OfManyMembersEachIsFoundAndOfTwoWithOneNameTheLastCounts) {
+  std::string text = "{";
+  for (int i = 0; i < 500; ++i) text += fmt::format("\"{}\": {{\"of\": {}}}, ", i, i);
+  const Json json = Json::parse_any(text + "\"70\": 1, \"3\": 2, \"499\": 3, \"last\": 4}");
+  ASSERT_TRUE(json.is_object());
+  EXPECT_EQ(json.size(), 501u);
+  EXPECT_EQ(json.at("70"), 1);
+  EXPECT_EQ(json.at("3"), 2);
+  EXPECT_EQ(json.at("499"), 3);
+  EXPECT_EQ(json.at("last"), 4);
+  EXPECT_EQ(json.at("100").at("of"), 100);
+  EXPECT_EQ(json.items()[70].key, "70");
+}
+
 }  // namespace
 }  // namespace holdfast::test
