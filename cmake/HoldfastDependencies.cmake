@@ -24,6 +24,8 @@ holdfast_find_library(xxhash xxhash.h xxhash)
 holdfast_find_library(sodium sodium.h sodium)
 holdfast_find_library(liburing liburing.h uring)
 holdfast_find_library(zstd zstd.h zstd)
+holdfast_find_library(pcre2 pcre2.h pcre2-8)
+holdfast_find_library(utf8proc utf8proc.h utf8proc)
 holdfast_find_library(fuse fuse3/fuse.h fuse3)
 holdfast_find_library(dnnl oneapi/dnnl/dnnl.hpp dnnl)
 

@@ -19,7 +19,8 @@ namespace health { using namespace run; }
 namespace metrics { using namespace health; }
 namespace report { using namespace metrics; }
 namespace data { using namespace report; }
-namespace model { using namespace data; }
+namespace text { using namespace data; }
+namespace model { using namespace text; }
 namespace optim { using namespace model; }
 namespace interop { using namespace optim; }
 namespace rank { using namespace interop; }

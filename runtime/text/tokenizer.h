@@ -1,0 +1,108 @@
+// A Tokenizer turns text into tokens and back: byte-level BPE, as GPT-2, Llama 3 and Qwen 2.5 have it.
+//
+//   HF_TRY(const Tokenizer tokenizer, read_tokenizer(env, "tokenizer.json", ""));
+//   Encoder encoder(tokenizer);                       // one for each thread
+//   HF_TRY_VOID(encoder.encode("Some text", ids));
+//   const std::string bytes = tokenizer.decode(ids);
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/core/result.h"
+#include "runtime/text/bpe.h"
+#include "runtime/text/unicode.h"
+
+namespace holdfast::text {
+
+// A text that is one token wherever it stands, such as <|endoftext|>.
+struct AddedToken {
+  std::string content;
+  TokenId id = 0;
+  bool special = true;
+  bool normalized = false;  // looked for after the normalizer, and after those that are not
+};
+
+// TokenizerParts is what a file says of a tokenizer, before it is checked as a whole.
+struct TokenizerParts {
+  std::vector<std::string> tokens;  // bytes of the token with each id; empty: no token of the model has it
+  std::vector<Merge> merges;
+  std::vector<AddedToken> added;
+  std::string pattern;              // regular expression that cuts text into pieces
+  bool whole_pieces_first = false;  // a piece that is a token needs no merges (ignore_merges)
+  bool composes = false;            // normal form C comes first
+};
+
+// Finds the longest of several texts, wherever one begins first.
+class AddedTokenFinder {
+ public:
+  explicit AddedTokenFinder(const std::vector<AddedToken>& tokens);
+  struct Found {
+    std::size_t begin = std::string_view::npos, end = 0;
+    TokenId id = 0;
+  };
+  Found next(std::string_view text, std::size_t from) const;
+
+ private:
+  std::vector<std::pair<std::string, TokenId>> by_length_;  // longest first
+  std::array<bool, 256> begins_ = {};
+  int single_first_ = -1;  // the first byte of all of them, when it is one
+};
+
+// Threads: immutable.
+class Tokenizer {
+ public:
+  // ExitCode::config where a byte has no token, or the pattern cannot be used.
+  static Result<Tokenizer> make(TokenizerParts parts);
+
+  // Returns one more than the largest token.
+  std::int64_t vocabulary() const { return static_cast<std::int64_t>(bytes_.size()); }
+  // Returns the bytes of all tokens, one after another; unknown ones have none.
+  std::string decode(std::span<const TokenId> ids) const;
+  std::string_view bytes_of(TokenId id) const;
+  // Returns the added token with this text.
+  std::optional<TokenId> added(std::string_view content) const;
+  const std::vector<AddedToken>& added_tokens() const { return parts_.added; }
+
+ private:
+  friend class Encoder;
+  Tokenizer(TokenizerParts parts, SplitPattern pattern);
+  std::optional<TokenId> token_of(std::string_view piece) const;
+
+  TokenizerParts parts_;
+  SplitPattern pattern_;
+  MergeTable merges_;
+  std::array<TokenId, 256> byte_tokens_ = {};
+  std::vector<std::string> bytes_;    // by id, added tokens among them
+  std::vector<TokenId> piece_slots_;  // hash table of whole pieces
+  AddedTokenFinder early_, late_;     // before and after the normalizer
+};
+
+// Encodes texts, one after another; keeps what it remembers of pieces. One for each thread.
+class Encoder {
+ public:
+  explicit Encoder(const Tokenizer& tokenizer);
+  // Appends the tokens of the text. Broken UTF-8 becomes U+FFFD (repaired_utf8). ExitCode::data where the regular
+  // expression fails on it.
+  Result<void> encode(std::string_view text, std::vector<TokenId>& ids);
+
+ private:
+  Result<void> encode_normal(std::string_view text, std::vector<TokenId>& ids);
+  Result<void> encode_plain(std::string_view text, std::vector<TokenId>& ids);
+  void encode_piece(std::string_view piece, std::vector<TokenId>& ids);
+  void merge_piece(std::string_view piece, std::vector<TokenId>& ids);
+
+  const Tokenizer& tokenizer_;
+  PieceFinder finder_;
+  PieceMerger merger_;
+  PieceCache cache_;
+  std::string repaired_, composed_;
+};
+
+}  // namespace holdfast::text
