@@ -36,6 +36,7 @@ int run_status_command(const std::vector<std::string>& arguments);
 int run_stragglers_command(const std::vector<std::string>& arguments);
 int run_taint_command(const std::vector<std::string>& arguments);
 int run_timeline_command(const std::vector<std::string>& arguments);
+int run_tokenize_command(const std::vector<std::string>& arguments);
 int run_train_command(const std::vector<std::string>& arguments);
 int run_untaint_command(const std::vector<std::string>& arguments);
 int run_verify_command(const std::vector<std::string>& arguments);

@@ -82,7 +82,7 @@ struct Command {
   bool has_news = false;
 };
 
-constexpr std::array<Command, 34> commands = {{
+constexpr std::array<Command, 35> commands = {{
     {"train", "train a model, or go on with a run that was interrupted", run_train_command, true},
     {"launch", "train under mpirun, and start the run again when something fails", run_launch_command, true},
     {"save", "let a run that is going on save, and go on", run_save_command},
@@ -94,6 +94,7 @@ constexpr std::array<Command, 34> commands = {{
     {"check", "check a config and its data without training; say what this machine offers",
      run_check_command},
     {"plan", "memory, traffic and time of a run before it starts; layouts that fit", run_plan_command},
+    {"tokenize", "make tokens of text files, and a tokenizer for them", run_tokenize_command},
     {"sample", "let a trained model write text", run_sample_command},
     {"evaluate", "loss of a trained model on a data file", run_evaluate_command},
     {"digest", "digests of the newest saved state: equal lines are equal bits", run_digest_command},

@@ -1,11 +1,12 @@
+#include "runtime/data/megatron.h"
+
 #include <fmt/core.h>
 
 #include <array>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <string_view>
-
-#include "runtime/data/token_file.h"
 
 namespace holdfast::data {
 namespace {
@@ -219,6 +220,113 @@ Result<TokenFile> open_megatron(Env& env, const std::string& path, bool with_doc
   HF_TRY(std::vector<std::uint64_t> starts, index.check_documents(with_documents));
   if (with_documents) tokens.document_starts = std::move(starts);
   return tokens;
+}
+
+MegatronWriter::MegatronWriter(Env& env, const std::string& name, std::int64_t vocabulary)
+    : env_(env),
+      paths_{.data = name + ".bin", .index = name + ".idx"},
+      type_(vocabulary <= std::numeric_limits<std::uint16_t>::max() + 1 ? TokenType::u16 : TokenType::i32),
+      documents_{0} {}
+
+Result<std::unique_ptr<MegatronWriter>> MegatronWriter::create(Env& env, const std::string& name,
+                                                               std::int64_t vocabulary) {
+  std::unique_ptr<MegatronWriter> writer(new MegatronWriter(env, name, vocabulary));
+  for (const std::string& path : {writer->paths_.data, writer->paths_.index}) {
+    HF_TRY(const FileStatus status, env.status(path));
+    if (status.exists)
+      return fail(ExitCode::config, "{} exists already; remove it, or give another name", path);
+    HF_TRY_VOID(env.remove(writer->partial(path)));  // of a writer that was killed
+  }
+  const auto open = [&](const std::string& path) -> Result<std::unique_ptr<File>> {
+    Result<std::unique_ptr<File>> file = env.open(writer->partial(path), OpenMode::create);
+    if (!file.ok()) return with_code(ExitCode::data, file.error());
+    return file;
+  };
+  HF_TRY(writer->data_, open(writer->paths_.data));
+  HF_TRY(writer->index_, open(writer->paths_.index));
+  return writer;
+}
+
+MegatronWriter::~MegatronWriter() {
+  if (finished_) return;
+  data_.reset();
+  index_.reset();
+  for (const std::string& path : {paths_.data, paths_.index})
+    static_cast<void>(env_.remove(partial(path)).ok());  // the first error is reported
+}
+
+Result<void> MegatronWriter::append(std::span<const std::uint32_t> tokens) {
+  constexpr std::size_t flush_bytes = std::size_t{4} << 20;
+  const std::size_t width = bytes_of(type_);
+  std::size_t at = buffer_.size();
+  buffer_.resize(at + tokens.size() * width);
+  for (const std::uint32_t token : tokens) {
+    std::memcpy(buffer_.data() + at, &token, width);  // little-endian
+    at += width;
+  }
+  token_count_ += tokens.size();
+  document_tokens_ += tokens.size();
+  return buffer_.size() < flush_bytes ? Result<void>() : flush();
+}
+
+Result<void> MegatronWriter::flush() {
+  const Result<void> outcome = data_->write_at(written_, buffer_);
+  if (!outcome.ok()) return with_code(ExitCode::data, outcome.error());
+  written_ += buffer_.size();
+  buffer_.clear();
+  return {};
+}
+
+// A sequence has no more tokens than its length can say, so a long document has several.
+Result<void> MegatronWriter::end_document() {
+  constexpr std::uint64_t sequence_most = std::uint64_t{1} << 30;
+  while (document_tokens_ > 0) {
+    const std::uint64_t length = std::min(document_tokens_, sequence_most);
+    lengths_.push_back(static_cast<std::int32_t>(length));
+    document_tokens_ -= length;
+  }
+  documents_.push_back(static_cast<std::int64_t>(lengths_.size()));
+  return {};
+}
+
+Result<void> MegatronWriter::write_index() {
+  const auto add = [this](const auto& value) {
+    const auto bytes = std::as_bytes(std::span(&value, 1));
+    buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+  };
+  for (const char c : magic) add(c);
+  add(std::uint64_t{1});                                            // version
+  add(static_cast<std::uint8_t>(type_ == TokenType::u16 ? 8 : 4));  // read_type() has the codes
+  add(std::uint64_t{lengths_.size()});
+  add(std::uint64_t{documents_.size()});
+  for (const std::int32_t length : lengths_) add(length);
+  std::int64_t offset = 0;
+  for (const std::int32_t length : lengths_) {
+    add(offset);
+    offset += length * static_cast<std::int64_t>(bytes_of(type_));
+  }
+  for (const std::int64_t first : documents_) add(first);
+  return index_->write_at(0, buffer_);
+}
+
+Result<void> MegatronWriter::finish() {
+  HF_TRY_VOID(flush());
+  const auto store = [&]() -> Result<void> {
+    HF_TRY_VOID(write_index());
+    HF_TRY_VOID(data_->sync());
+    HF_TRY_VOID(index_->sync());
+    HF_TRY_VOID(env_.rename(partial(paths_.data), paths_.data));
+    return env_.rename(partial(paths_.index), paths_.index);  // last: without it nobody takes the data
+  };
+  const Result<void> stored = store();
+  if (!stored.ok()) {
+    static_cast<void>(env_.remove(paths_.data).ok());
+    return with_code(ExitCode::data, stored.error());
+  }
+  finished_ = true;
+  const std::size_t slash = paths_.data.rfind('/');
+  return env_.sync_directory(
+      slash == std::string::npos ? "." : paths_.data.substr(0, std::max<std::size_t>(slash, 1)));
 }
 
 }  // namespace holdfast::data

@@ -70,7 +70,9 @@ Result<Arguments> Arguments::parse(const std::string& command, const std::vector
       return fail(ExitCode::config, "--{} is given twice; give it once", name);
     }
   }
+  const bool has_list = !positional_names.empty() && positional_names.back().ends_with("...");
   if (arguments.positional_.size() == positional_names.size()) return arguments;
+  if (has_list && arguments.positional_.size() > positional_names.size()) return arguments;
   std::string expected;
   for (const std::string_view name : positional_names) expected += fmt::format(" {}", name);
   if (arguments.positional_.size() > positional_names.size()) {

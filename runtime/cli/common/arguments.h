@@ -16,7 +16,7 @@ namespace holdfast::cli {
 class Arguments {
  public:
   // Parses `words`. `command` is for error messages ("sample"); `options` are the names without dashes; each
-  // takes a value and may occur once. `flags` take none. ExitCode::config: unknown option (with a
+  // takes a value and may occur once. `flags` take none. A last positional name with "..." at its end stands for one word or more. ExitCode::config: unknown option (with a
   // suggestion), missing value, or another number of positional words than `positional_names`.
   static Result<Arguments> parse(const std::string& command, const std::vector<std::string>& words,
                                  const std::vector<std::string_view>& positional_names,
@@ -24,6 +24,9 @@ class Arguments {
                                  const std::vector<std::string_view>& flags = {});
 
   const std::string& positional(std::size_t index) const { return positional_[index]; }
+  std::vector<std::string> positional_from(std::size_t index) const {
+    return {positional_.begin() + static_cast<std::ptrdiff_t>(index), positional_.end()};
+  }
   bool has(std::string_view option) const { return values_.contains(std::string(option)); }
   std::string text(std::string_view option, const std::string& otherwise) const;
   // Returns the value of an option, or the first of `words` when it is missing. ExitCode::config when it is

@@ -1,0 +1,133 @@
+#include "runtime/text/corpus.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "runtime/core/json.h"
+#include "runtime/os/foreign_text.h"
+#include "runtime/text/unicode.h"
+
+namespace holdfast::text {
+namespace {
+
+constexpr std::uint64_t batch_bytes = std::uint64_t{1} << 20;
+
+bool is_blank(std::string_view line) {
+  return line.find_first_not_of(" \t\r") == std::string_view::npos;
+}
+
+}  // namespace
+
+Result<CorpusReader> CorpusReader::open(Env& env, CorpusInput input) {
+  CorpusReader reader(env, std::move(input));
+  for (const std::string& path : reader.input_.paths) {
+    HF_TRY(const FileStatus status, env.status(path));
+    if (!status.exists) return fail(ExitCode::data, "the text file {} does not exist; check the path", path);
+    if (status.directory)
+      return fail(ExitCode::data,
+                  "{} is a directory, expected a text file; name the files in it, as in {}/*.txt", path,
+                  path);
+    reader.sizes_.push_back(status.bytes);
+    reader.bytes_ += status.bytes;
+  }
+  return reader;
+}
+
+// Appends the next bytes of the file that is being read, at most as many.
+Result<void> CorpusReader::read_more(std::string& target, std::uint64_t most) {
+  const std::uint64_t count = std::min(most, sizes_[path_] - offset_);
+  const std::size_t before = target.size();
+  target.resize(before + count);
+  HF_TRY_VOID(file_->read_at(offset_, std::as_writable_bytes(std::span(target).subspan(before))));
+  offset_ += count;
+  bytes_read_ += count;
+  return {};
+}
+
+Result<bool> CorpusReader::next(DocumentBatch& batch) {
+  batch.bytes.clear();
+  batch.documents.clear();
+  while (batch.documents.empty() && path_ < input_.paths.size()) {
+    HF_TRY_VOID(input_.is_jsonl ? next_lines(batch) : next_files(batch));
+  }
+  return !batch.documents.empty();
+}
+
+Result<void> CorpusReader::next_files(DocumentBatch& batch) {
+  while (path_ < input_.paths.size() && batch.bytes.size() < batch_bytes) {
+    HF_TRY(file_, env_->open(input_.paths[path_], OpenMode::read));
+    offset_ = 0;
+    const std::size_t begin = batch.bytes.size();
+    HF_TRY_VOID(read_more(batch.bytes, sizes_[path_]));
+    batch.documents.push_back({.begin = begin, .bytes = batch.bytes.size() - begin, .path = path_});
+    ++path_;
+  }
+  return {};
+}
+
+// Takes whole lines; the last one of a file may have no end.
+Result<void> CorpusReader::next_lines(DocumentBatch& batch) {
+  if (file_ == nullptr) {
+    HF_TRY(file_, env_->open(input_.paths[path_], OpenMode::read));
+    offset_ = line_ = 0;
+  }
+  batch.bytes = std::move(rest_);
+  rest_.clear();
+  std::size_t end = std::string::npos;
+  while (end == std::string::npos && offset_ < sizes_[path_]) {
+    const std::size_t before = batch.bytes.size();
+    HF_TRY_VOID(read_more(batch.bytes, batch_bytes));
+    end = batch.bytes.rfind('\n');
+    if (end != std::string::npos && end < before) end = std::string::npos;
+  }
+  const std::size_t path = path_;
+  if (offset_ == sizes_[path_]) {
+    end = batch.bytes.size();
+    file_.reset();
+    ++path_;
+  } else {
+    rest_ = batch.bytes.substr(end + 1);
+    batch.bytes.resize(end);
+  }
+  for (std::size_t begin = 0; begin < batch.bytes.size();) {
+    const std::size_t line_end = std::min(batch.bytes.find('\n', begin), batch.bytes.size());
+    ++line_;
+    if (!is_blank(std::string_view(batch.bytes).substr(begin, line_end - begin)))
+      batch.documents.push_back({.begin = begin, .bytes = line_end - begin, .path = path, .line = line_});
+    begin = line_end + 1;
+  }
+  return {};
+}
+
+Result<std::string_view> CorpusReader::text_of(const DocumentBatch& batch,
+                                               const DocumentBatch::Document& document,
+                                               std::string& storage) const {
+  const std::string_view raw = batch.raw(document);
+  if (!input_.is_jsonl) return raw;
+  const auto refuse = [&](std::string_view what, std::string_view advice) {
+    return fail(ExitCode::data, "{}, line {}: {}; {}", input_.paths[document.path], document.line, what,
+                advice);
+  };
+  std::string repaired;
+  const Json line = Json::parse_any(repaired_utf8(raw, repaired));
+  if (!line.is_object())
+    return refuse(fmt::format("\"{}\" is not an object of JSON", printable(raw.substr(0, 60))),
+                  "a JSONL file has one in each line, as in {\"text\": \"...\"}");
+  const JsonIterator found = line.find(input_.field);
+  if (found == line.end()) {
+    std::string names;
+    for (const JsonMember& member : line.items()) names += (names.empty() ? "" : ", ") + member.key;
+    return refuse(fmt::format("it has no field \"{}\", but {}", printable(input_.field),
+                              names.empty() ? "none at all" : printable(names.substr(0, 200))),
+                  "name the field with the text by --field");
+  }
+  if (!found->is_string())
+    return refuse(fmt::format("the field \"{}\" is of type {}, expected a string", printable(input_.field),
+                              found->type_name()),
+                  "name the field with the text by --field");
+  storage = found->text();
+  return std::string_view(storage);
+}
+
+}  // namespace holdfast::text

@@ -1,0 +1,48 @@
+// Tokenizes a corpus: its documents become a Megatron-LM dataset, and a part of them another one that is held out.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "runtime/core/result.h"
+#include "runtime/os/env.h"
+#include "runtime/text/bpe_training.h"
+#include "runtime/text/corpus.h"
+#include "runtime/text/tokenizer.h"
+
+namespace holdfast::text {
+
+// Called on the calling thread with the bytes that have been read, and how many there are.
+using CorpusProgress = std::function<void(std::uint64_t, std::uint64_t)>;
+
+struct TokenizeOptions {
+  CorpusInput input;
+  std::string prefix = {};             // PREFIX.bin and PREFIX.idx
+  double held_out = 0.0;               // share of the documents that goes to PREFIX-held-out
+  std::optional<TokenId> append = {};  // token at the end of each document
+  int threads = 1;
+  CorpusProgress progress = [](std::uint64_t, std::uint64_t) {};
+};
+
+struct TokenizeTotals {
+  std::uint64_t documents = 0, empty_documents = 0, tokens = 0, text_bytes = 0;
+  std::uint64_t held_out_documents = 0, held_out_tokens = 0;  // of those above
+  std::int64_t largest_token = -1;
+};
+
+// Returns the name of the dataset that is held out.
+std::string held_out_name(const std::string& prefix);
+
+// Writes the datasets; they are whole or not there. Whether a document is held out follows from its text: equal documents are in
+// the same part, in every order of the files. Nothing depends on the number of threads.
+Result<TokenizeTotals> tokenize_files(Env& env, const Tokenizer& tokenizer, const TokenizeOptions& options);
+
+// Counts the pieces of a corpus, for train_bpe().
+Result<std::vector<std::pair<std::string, std::uint64_t>>> count_pieces(Env& env, const CorpusInput& input,
+                                                                        const SplitPattern& pattern,
+                                                                        int threads,
+                                                                        const CorpusProgress& progress);
+
+}  // namespace holdfast::text

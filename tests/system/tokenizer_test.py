@@ -1,0 +1,275 @@
+"""holdfast tokenize: its tokens are those of Python's tokenizers (where .deps/tokenizer has them), its datasets are whole or not there,
+and what docs/data.md says about text of one's own works as it stands."""
+import json
+import os
+import random
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+import harness
+
+PYTHON = harness.ROOT / ".deps/tokenizer/bin/python"
+ORACLE = Path(__file__).with_name("hugging_face_tokens.py")
+PATTERNS = {
+    "gpt2": "",  # ByteLevel's own
+    "llama3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+}
+# Letters, marks, digits and blanks of many scripts, all of them older than Unicode 14.
+RANGES = [(0x20, 0x7E), (0x20, 0x7E), (0xA0, 0x24F), (0x300, 0x36F), (0x370, 0x3FF), (0x400, 0x4FF), (0x590, 0x5F4), (0x600, 0x6FF),
+          (0x900, 0x97F), (0xE00, 0xE5B), (0x1100, 0x11FF), (0x180E, 0x180E), (0x1E00, 0x1EFF), (0x2000, 0x206F), (0x2150, 0x218B),
+          (0x3000, 0x30FF), (0x4E00, 0x4FFF), (0xAC00, 0xAD00), (0x1D400, 0x1D4FF), (0x1F300, 0x1F64F), (0x20000, 0x20100)]
+EMOJI = ["\U0001F468\u200D\U0001F469\u200D\U0001F467", "\U0001F3F4\U000E0067\U000E0062", "\u2764\ufe0f", "\U0001F44D\U0001F3FD"]
+WORDS = ("the run saves loads don't I'LL we'Ve it\u017fs cafe\u0301 caf\u00e9! Stra\u00dfe \u041f\u0440\u0438\u0432\u0435\u0442 \u4f60\u597d \ud55c\uad6d\uc5b4 \u0646\u0635 "
+         "<|endoftext|> <|im_start|> <|im_start|>> <tool_call> hyper zq 1234567 3.14 x+=1; def f(x): {} // \u00bd \u2460").split()
+BREAKS = [" ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n ", "\u00a0", "\u3000", "\u2028", "\x85", "\x0b", "", "", "."]
+BROKEN = [b"\xff", b"\xc3", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f\x98", b"\xc0\xaf", b"\x80\x80", b"\xf4\x90\x80\x80"]
+
+
+def mixed_document(generator, parts):
+    made = b""
+    for _ in range(parts):
+        kind = generator.random()
+        if kind < 0.55:
+            made += generator.choice(WORDS).encode()
+        elif kind < 0.75:
+            first, last = generator.choice(RANGES)
+            made += "".join(chr(generator.randint(first, last)) for _ in range(generator.randint(1, 6))).encode()
+        elif kind < 0.8:
+            made += generator.choice(EMOJI).encode()
+        elif kind < 0.85:
+            made += (generator.choice(" \n\ta") * generator.randint(2, 150)).encode()
+        elif kind < 0.9:
+            made += generator.choice(BROKEN)
+        else:
+            made += str(generator.randrange(10 ** generator.randint(1, 12))).encode()
+        made += generator.choice(BREAKS).encode()
+    return made
+
+
+def real_documents():
+    """Prose and code that people wrote."""
+    paths = sorted((harness.ROOT / "docs").glob("*.md"))[:12] + sorted((harness.ROOT / "runtime/data").glob("*.cc"))
+    return [path.read_bytes() for path in paths]
+
+
+def read_dataset(prefix):
+    """The tokens of the documents of a Megatron dataset, by the format's description."""
+    index, data = Path(f"{prefix}.idx").read_bytes(), Path(f"{prefix}.bin").read_bytes()
+    version, code, sequences, documents = struct.unpack_from("<QBQQ", index, 9)
+    assert index[:9] == b"MMIDIDX\0\0" and version == 1 and code in (4, 8), index[:40]
+    tokens = struct.unpack(f"<{len(data) // (2 if code == 8 else 4)}{'H' if code == 8 else 'i'}", data)
+    lengths = struct.unpack_from(f"<{sequences}i", index, 34)
+    firsts = struct.unpack_from(f"<{documents}q", index, 34 + 12 * sequences)
+    begins = [0]
+    for length in lengths:
+        begins.append(begins[-1] + length)
+    assert begins[-1] == len(tokens)
+    return [list(tokens[begins[a]:begins[b]]) for a, b in zip(firsts, firsts[1:])]
+
+
+class Folder(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-tokenizer-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def tokenize(self, *words, code=0):
+        done = subprocess.run([harness.PROGRAM, "tokenize", *map(str, words)], cwd=self.folder, capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stderr if code else done.stdout
+
+    def write_documents(self, documents):
+        paths = []
+        for number, document in enumerate(documents):
+            paths.append(self.folder / f"{number:04}.txt")
+            paths[-1].write_bytes(document)
+        return paths
+
+    def trained(self, vocabulary=400, name="tokenizer.json"):
+        """A tokenizer of our own, of text that is easy to learn."""
+        text = self.folder / "learn.txt"
+        text.write_text(harness.text_of(50000, 1))
+        self.tokenize("train", text, "--vocabulary", vocabulary, "--out", name)
+        return self.folder / name
+
+
+class SameTokens(Folder):
+    @classmethod
+    def setUpClass(cls):
+        if not PYTHON.exists():
+            raise unittest.SkipTest(f"{PYTHON} is not there (tools/bootstrap --tests), whose tokens ours are compared with")
+
+    def oracle(self, *words):
+        return subprocess.run([PYTHON, ORACLE, *map(str, words)], cwd=self.folder, check=True, capture_output=True, text=True).stdout
+
+    def write_json(self, name, value):
+        (self.folder / name).write_text(json.dumps(value))
+        return name
+
+    def expect_same(self, ours, theirs, documents):
+        self.assertEqual(len(ours), len(theirs))
+        for mine, other, document in zip(ours, theirs, documents):
+            if mine != other:
+                at = next((i for i, (a, b) in enumerate(zip(mine, other)) if a != b), min(len(mine), len(other)))
+                self.fail(f"token {at} differs: {mine[at - 3:at + 5]} instead of {other[at - 3:at + 5]} in {document[:300]}")
+
+    def test_every_kind_of_text_has_the_tokens_of_pythons_tokenizers(self):
+        generator = random.Random(7)
+        documents = [mixed_document(generator, 60) for _ in range(300)] + real_documents() + [b" " * 100000 + b"x", b"a" * 5000]
+        listed = self.write_json("documents.json", [document.decode("latin-1") for document in documents])
+        self.oracle("make", self.write_json("patterns.json", PATTERNS), listed, self.folder)
+        paths = self.write_documents(documents)
+        lines = self.folder / "lines.jsonl"
+        lines.write_text("".join(json.dumps({"id": 1, "body": document.decode("utf-8", errors="replace")}, ensure_ascii=number % 2 == 0) + "\n"
+                                 for number, document in enumerate(documents)))
+        for name in PATTERNS:
+            with self.subTest(name):
+                theirs = json.loads(self.oracle("encode", f"{name}.json", listed))
+                self.tokenize("encode", f"{name}.json", *paths, "--out", name)
+                self.expect_same(read_dataset(self.folder / name), theirs, documents)
+                self.tokenize("encode", f"{name}.json", lines, "--format=jsonl", "--field=body", "--out", f"{name}-lines")
+                self.expect_same(read_dataset(self.folder / f"{name}-lines"), theirs, documents)
+
+    def test_a_tokenizer_that_is_trained_is_the_file_that_python_writes(self):
+        generator = random.Random(8)
+        documents = [mixed_document(generator, 60) for _ in range(200)] + real_documents() + [b"ab" * 500, b"a" * 301]
+        listed = self.write_json("documents.json", [document.decode("latin-1") for document in documents])
+        paths = self.write_documents(documents)
+        for name, pattern in PATTERNS.items():
+            with self.subTest(name):
+                self.oracle("train", pattern, 3000, listed, f"theirs-{name}.json")
+                self.tokenize("train", *paths, "--vocabulary=3000", "--pattern", name, "--out", f"{name}.json", "--threads=2")
+                self.tokenize("train", *paths, "--vocabulary=3000", "--pattern", name, "--out", f"{name}-1.json", "--threads=1")
+                ours, theirs = (json.loads((self.folder / each).read_text()) for each in (f"{name}.json", f"theirs-{name}.json"))
+                self.assertEqual(ours["model"]["merges"], theirs["model"]["merges"])
+                self.assertEqual(ours, theirs)
+                whole = (self.folder / f"{name}.json").read_bytes()
+                self.assertEqual(whole, (self.folder / f"theirs-{name}.json").read_bytes())
+                self.assertEqual(whole, (self.folder / f"{name}-1.json").read_bytes())
+
+
+class Datasets(Folder):
+    def test_documents_ends_and_the_part_that_is_held_out(self):
+        tokenizer = self.trained()
+        generator = random.Random(3)
+        documents = [harness.text_of(generator.randint(50, 3000), seed) for seed in range(200)]
+        lines = self.folder / "lines.jsonl"
+        lines.write_text("".join(json.dumps({"text": text}) + "\n\n" for text in [*documents, ""]))
+        told = self.tokenize("encode", tokenizer, lines, "--format=jsonl", "--out=whole", "--append-eos", "--threads=2")
+        whole = read_dataset(self.folder / "whole")
+        self.assertEqual(len(whole), len(documents))
+        self.assertTrue(all(document[-1] == 0 and 0 not in document[:-1] for document in whole))
+        self.assertIn("documents        200, 1 empty ones left out", told)
+        self.assertIn(f"tokens           {sum(map(len, whole))}\n", told)
+        self.assertIn(f"largest token    {max(map(max, whole))} of ", told)
+        self.tokenize("encode", tokenizer, lines, "--format=jsonl", "--out=part", "--append-eos", "--held-out=0.2", "--threads=1")
+        kept, held_out = read_dataset(self.folder / "part"), read_dataset(self.folder / "part-held-out")
+        self.assertTrue(10 <= len(held_out) <= 80, len(held_out))
+        self.assertEqual([each for each in whole if each in kept], kept)
+        self.assertEqual([each for each in whole if each in held_out], held_out)
+        self.assertEqual(len(kept) + len(held_out), len(whole))
+        # The same documents in another order, in text files: the same ones are held out.
+        paths = self.write_documents(text.encode() for text in reversed(documents))
+        self.tokenize("encode", tokenizer, *paths, "--out=files", "--append-eos", "--held-out=0.2")
+        self.assertEqual(read_dataset(self.folder / "files-held-out"), held_out[::-1])
+
+    def test_bad_input_is_a_sentence_and_leaves_nothing(self):
+        tokenizer = self.trained()
+        (self.folder / "good.txt").write_text("text")
+        (self.folder / "empty.txt").write_text("")
+        (self.folder / "lines.jsonl").write_text('{"text": "a"}\n\n{"body": "b"}\n')
+        (self.folder / "broken.jsonl").write_text('{"text": "a"}\n{"text": \n')
+        (self.folder / "number.jsonl").write_text('{"text": 7}\n')
+        (self.folder / "word.json").write_text(tokenizer.read_text().replace('"BPE"', '"WordPiece"'))
+        (self.folder / "cut.json").write_text(tokenizer.read_text()[:5000])
+        (self.folder / "words.txt").write_text("no ranks\n")
+        before = sorted(self.folder.iterdir())
+        good = ("good.txt", "--out=x")
+        rows = [
+            (4, "the text file absent.txt does not exist", tokenizer, "absent.txt", "--out=x"),
+            (4, ". is a directory, expected a text file", tokenizer, ".", "--out=x"),
+            (4, "the tokenizer absent.json does not exist", "absent.json", *good),
+            (4, "its model is WordPiece, expected BPE", "word.json", *good),
+            (4, "it is not JSON, or damaged", "cut.json", *good),
+            (2, "say how it cuts text into pieces", "words.txt", *good),
+            (4, "line 1 is \"no ranks\", expected a token in base64 and its rank", "words.txt", *good, "--pattern=gpt2"),
+            (2, "leave --pattern out", tokenizer, *good, "--pattern=gpt2"),
+            (4, 'lines.jsonl, line 3: it has no field "text", but body', tokenizer, "lines.jsonl", "--format=jsonl", "--out=x"),
+            (4, "broken.jsonl, line 2: ", tokenizer, "broken.jsonl", "--format=jsonl", "--out=x"),
+            (4, 'number.jsonl, line 1: the field "text" is of type number', tokenizer, "number.jsonl", "--format=jsonl", "--out=x"),
+            (4, "there is no text: every document is empty", tokenizer, "empty.txt", "--out=x"),
+            (2, "leaves 1 of 1 documents for training" if self.is_kept() else "leaves 0 of 1", tokenizer, *good, "--held-out=0.5"),
+            (2, "--held-out must be a share below 1", tokenizer, *good, "--held-out=1"),
+            (2, "needs --out PREFIX", tokenizer, "good.txt"),
+            (2, "the tokenizer has no special token <s>; it has <|endoftext|>", tokenizer, *good, "--eos=<s>"),
+            (2, "--field is for --format jsonl", tokenizer, *good, "--field=body"),
+            (4, "No such file or directory", tokenizer, "good.txt", "--out=absent/x"),
+        ]
+        for code, sentence, *words in rows:
+            with self.subTest(sentence):
+                self.assertIn(sentence, self.tokenize("encode", *words, code=code))
+                self.assertEqual(sorted(self.folder.iterdir()), before)
+        self.tokenize("encode", tokenizer, *good)
+        self.assertIn("x.bin exists already; remove it", self.tokenize("encode", tokenizer, *good, code=2))
+
+    def is_kept(self):
+        """Whether good.txt is a document for training when half of all are held out; asked of the program."""
+        done = subprocess.run([harness.PROGRAM, "tokenize", "encode", "tokenizer.json", "good.txt", "--out=x", "--held-out=0.5"],
+                              cwd=self.folder, capture_output=True, text=True, timeout=60)
+        return "leaves 1 of 1" in done.stderr
+
+    @harness.needs(os.geteuid() == 0, "a small disk wants root")
+    def test_a_full_disk_is_a_sentence(self):
+        tokenizer = self.trained()
+        small = self.folder / "small"
+        small.mkdir()
+        text = self.folder / "large.txt"
+        text.write_bytes(random.Random(1).randbytes(3_000_000))
+        script = f"mount -t tmpfs -o size=1m none {small} && {harness.PROGRAM} tokenize encode {tokenizer} {text} --out {small}/x; code=$?; " \
+                 f"ls {small}; exit $code"
+        done = subprocess.run(["unshare", "-m", "bash", "-c", script], capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stdout), (4, ""), done.stderr)
+        self.assertIn("No space left on device", done.stderr)
+
+    def test_training_says_what_is_wrong(self):
+        (self.folder / "few.txt").write_text("ab ab")
+        (self.folder / "empty.txt").write_text("")
+        for code, sentence, *words in [
+                (2, "needs --vocabulary N", "few.txt", "--out=t.json"),
+                (2, "--vocabulary must be a whole number of at least 257", "few.txt", "--out=t.json", "--vocabulary=256"),
+                (2, "needs --out FILE", "few.txt", "--vocabulary=300"),
+                (2, "--special names <a> twice", "few.txt", "--out=t.json", "--vocabulary=300", "--special=<a>,<a>"),
+                (2, "its regular expression has \\w at byte 0", "few.txt", "--out=t.json", "--vocabulary=300", "--pattern=\\w+"),
+                (4, "there is no text", "empty.txt", "--out=t.json", "--vocabulary=300")]:
+            with self.subTest(sentence):
+                self.assertIn(sentence, self.tokenize("train", *words, code=code))
+                self.assertFalse((self.folder / "t.json").exists())
+        self.assertIn(", not 300: the text has no more pairs", self.tokenize("train", "few.txt", "--out=t.json", "--vocabulary=300"))
+        self.assertIn("t.json exists already", self.tokenize("train", "few.txt", "--out=t.json", "--vocabulary=300", code=2))
+
+
+class Documented(unittest.TestCase):
+    def test_the_commands_of_the_page_work(self):
+        """The block of docs/data.md, as it stands, with text of its own."""
+        page = (harness.ROOT / "docs/data.md").read_text()
+        section = page.partition("\n## Your own text\n")[2].partition("\n## ")[0]
+        commands = "\n".join(re.findall(r"^```sh\n(.*?)^```", section, re.DOTALL | re.MULTILINE))
+        with harness.Scene() as scene:
+            (scene.directory / "build/release").mkdir(parents=True)
+            (scene.directory / "build/release/bin").symlink_to(harness.PROGRAM.parent)
+            (scene.directory / "books").mkdir()
+            for number in range(40):
+                (scene.directory / f"books/{number}.txt").write_text(harness.text_of(4000, number))
+            done = subprocess.run(["bash", "-euo", "pipefail", "-c", commands], cwd=scene.directory, env={**os.environ, **scene.environment},
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            self.assertIn("all steps are done", done.stdout)
+
+
+if __name__ == "__main__":
+    harness.main()

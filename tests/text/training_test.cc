@@ -1,0 +1,140 @@
+// Training by small tables, and corpora: documents of files, the order of threads, the dataset that is written.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/core/json.h"
+#include "runtime/text/bpe_training.h"
+#include "runtime/text/tokenize.h"
+#include "runtime/text/tokenizer_file.h"
+#include "tests/support/temporary_directory.h"
+
+namespace holdfast::text {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+using Pieces = std::vector<std::pair<std::string, std::uint64_t>>;
+
+std::vector<std::string> made_of(const Pieces& pieces, std::int64_t tokens) {
+  const TokenizerParts parts =
+      train_bpe(pieces, {.vocabulary = 257 + tokens, .special = {"<e>"}, .pattern = pattern_of("gpt2")});
+  EXPECT_EQ(parts.tokens[0], "<e>");
+  EXPECT_EQ(parts.tokens[1], "!");  // the first character that stands for a byte
+  return {parts.tokens.begin() + 257, parts.tokens.end()};
+}
+
+TEST(BpeTraining, TheMostFrequentPairComesFirstAndOfEqualOnesThatOfTheSmallerTokens) {
+  EXPECT_THAT(made_of({{"ab", 2}, {"cd", 3}}, 2), ElementsAre("cd", "ab"));
+  EXPECT_THAT(made_of({{"cd", 3}, {"ab", 3}}, 2), ElementsAre("ab", "cd"));
+  EXPECT_THAT(made_of({{"abc", 5}, {"bc", 1}}, 2), ElementsAre("bc", "abc"));
+  EXPECT_THAT(made_of({{"ab", 1}}, 5), ElementsAre("ab"));  // no pair is left
+}
+
+TEST(BpeTraining, APairThatAMergeTakesAwayCountsNoMore) {
+  // "bc" occurs 6 times at first, and 2 times when "ab" (7 times) has taken its b.
+  EXPECT_THAT(made_of({{"abc", 4}, {"ab", 3}, {"bc", 2}, {"xy", 3}}, 3), ElementsAre("ab", "abc", "xy"));
+  EXPECT_THAT(made_of({{"aaaa", 1}}, 2), ElementsAre("aa", "aaaa"));
+}
+
+TEST(BpeTraining, CountsDoNotDependOnHowTextIsShared) {
+  const SplitPattern pattern = *SplitPattern::compile(pattern_of("llama3"));
+  PieceCounter whole(pattern), one(pattern), other(pattern);
+  const std::string first = "The text, 12345 times.\n", second = "text\xFF the text";
+  for (const std::string& text : {first, second}) ASSERT_TRUE(whole.add(text).ok());
+  ASSERT_TRUE(one.add(second).ok());
+  ASSERT_TRUE(other.add(first).ok());
+  one.merge(other);
+  EXPECT_EQ(one.sorted(), whole.sorted());
+}
+
+class CorpusTest : public testing::Test {
+ protected:
+  std::string write(const std::string& name, const std::string& content) {
+    std::ofstream(directory / name, std::ios::binary) << content;
+    return directory / name;
+  }
+  Result<std::vector<std::string>> documents_of(const CorpusInput& input) {
+    HF_TRY(CorpusReader reader, CorpusReader::open(posix_env(), input));
+    std::vector<std::string> documents;
+    DocumentBatch batch;
+    std::string storage;
+    while (true) {
+      HF_TRY(const bool is_there, reader.next(batch));
+      if (!is_there) return documents;
+      for (const DocumentBatch::Document& document : batch.documents) {
+        HF_TRY(const std::string_view text, reader.text_of(batch, document, storage));
+        documents.emplace_back(text);
+      }
+    }
+  }
+  Tokenizer tokenizer() {
+    TokenizerParts parts = train_bpe({{"ab", 9}, {" ab", 5}},
+                                     {.vocabulary = 259, .special = {"<e>"}, .pattern = pattern_of("gpt2")});
+    return *Tokenizer::make(parts);
+  }
+  std::vector<std::string> names() {
+    std::vector<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(directory.path()))
+      found.push_back(entry.path().filename().string());
+    std::ranges::sort(found);
+    return found;
+  }
+
+  test::TemporaryDirectory directory;
+};
+
+TEST_F(CorpusTest, LinesOfAnyLengthAreDocuments) {
+  std::string lines;
+  std::vector<std::string> expected;
+  for (std::size_t i = 0; i < 60; ++i) {  // of 1 byte to 3 MB, so that batches cut them anywhere
+    const std::string text(i % 7 == 0 ? i * 50'000 : i, static_cast<char>('a' + i % 26));
+    expected.push_back(text);
+    lines += Json{{"text", text}}.dump() + (i % 3 == 0 ? "\r\n" : "\n") + (i % 5 == 0 ? "  \n" : "");
+  }
+  lines.pop_back();
+  EXPECT_EQ(documents_of({.paths = {write("a.jsonl", lines)}, .is_jsonl = true}).value(), expected);
+  EXPECT_TRUE(documents_of({.paths = {write("b.jsonl", "\n \n")}, .is_jsonl = true}).value().empty());
+}
+
+TEST_F(CorpusTest, ALineThatIsWrongIsNamed) {
+  const std::string good = write("good.jsonl", "{\"text\": \"x\"}\n");
+  const std::string bad = write("bad.jsonl", "{\"text\": \"x\"}\n\n[1]\n");
+  const auto documents = documents_of({.paths = {good, bad}, .is_jsonl = true});
+  ASSERT_FALSE(documents.ok());
+  EXPECT_THAT(documents.error().message, HasSubstr("bad.jsonl, line 3: \"[1]\" is not an object of JSON"));
+}
+
+TEST_F(CorpusTest, EveryNumberOfThreadsWritesTheSameFiles) {
+  CorpusInput input{.is_jsonl = true};
+  std::string lines;
+  for (int i = 0; i < 40'000; ++i)
+    lines += Json{{"text", std::string(static_cast<std::size_t>(i % 97), 'a') + " ab ab"}}.dump() + "\n";
+  input.paths = {write("a.jsonl", lines), write("b.jsonl", lines)};
+  const Tokenizer made = tokenizer();
+  for (const int threads : {1, 2, 5}) {
+    const auto totals = tokenize_files(
+        posix_env(), made,
+        {.input = input, .prefix = directory / std::to_string(threads), .held_out = 0.3, .threads = threads});
+    ASSERT_TRUE(totals.ok()) << totals.error().message;
+    EXPECT_EQ(totals->documents, 80'000u);
+    for (const std::string ending : {".bin", ".idx", "-held-out.bin", "-held-out.idx"})
+      EXPECT_EQ(posix_env().text_or_empty(directory / (std::to_string(threads) + ending)),
+                posix_env().text_or_empty(directory / ("1" + ending)));
+  }
+}
+
+TEST_F(CorpusTest, AnErrorLeavesNoFiles) {
+  const std::string bad = write("bad.jsonl", "{\"text\": \"x\"}\n{\"text\": 1}\n");
+  const auto totals =
+      tokenize_files(posix_env(), tokenizer(),
+                     {.input = {.paths = {bad}, .is_jsonl = true}, .prefix = directory / "x", .threads = 2});
+  EXPECT_FALSE(totals.ok());
+  EXPECT_THAT(names(), ElementsAre("bad.jsonl"));
+}
+
+}  // namespace
+}  // namespace holdfast::text
