@@ -66,7 +66,8 @@ def main(what, *rest):
         make(*rest)
     elif what == "encode":
         tokenizer = Tokenizer.from_file(rest[0])
-        print(json.dumps([tokenizer.encode(text, add_special_tokens=False).ids for text in documents_of(rest[1])]))
+        encoded = tokenizer.encode_batch_fast(documents_of(rest[1]), add_special_tokens=False)
+        print(json.dumps([each.ids for each in encoded]))
     elif what == "train":
         trained(rest[0], int(rest[1]), documents_of(rest[2])).save(rest[3])
     elif what == "time":
