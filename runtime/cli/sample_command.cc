@@ -1,24 +1,30 @@
 #include <fmt/core.h>
 
 #include <cstdio>
+#include <optional>
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/open_checkpoint.h"
 #include "runtime/inference/sampler.h"
 #include "runtime/os/console.h"
+#include "runtime/text/tokenizer_file.h"
 
 namespace holdfast::cli {
 namespace {
 
 constexpr const char* sample_usage =
-    "usage: holdfast sample RUN --prompt TEXT [--tokens N] [--temperature X] [--top-k K] [--seed S] "
-    "[--device D]\n"
+    "usage: holdfast sample RUN --prompt TEXT [--tokenizer FILE] [--tokens N] [--temperature X] [--top-k K] "
+    "[--seed S] [--device D]\n"
     "\n"
     "RUN is a run directory (its newest whole checkpoint) or one checkpoint. Prints the prompt and what the "
     "model goes on\n"
-    "with. A model of bytes takes text; any other takes and prints token ids.\n"
-    "  --prompt TEXT      how the text starts; empty = a new line\n"
+    "with. A model of bytes takes text; any other takes and prints token ids, and text with --tokenizer.\n"
+    "  --prompt TEXT      how the text starts; empty = a new line, or the tokenizer's token between "
+    "documents\n"
+    "  --tokenizer FILE   the tokenizer.json, or rank file of tiktoken, that the model was trained with\n"
+    "  --pattern P        how a rank file cuts text into pieces: gpt2, llama3, qwen2 or a regular "
+    "expression\n"
     "  --tokens N         tokens to make (400)\n"
     "  --temperature X    0 = always the likeliest token, 1 = as likely as the model says (0.8)\n"
     "  --top-k K          choose among the K likeliest tokens, 0 = all (40)\n"
@@ -35,16 +41,42 @@ Result<SampleOptions> read_options(const Arguments& arguments) {
   return options;
 }
 
+// Lets the sampler take and show text.
+Result<void> translate(const Tokenizer& tokenizer, std::int64_t vocabulary, SampleOptions& options) {
+  if (tokenizer.vocabulary() > vocabulary) {
+    return fail(
+        ExitCode::config,
+        "the tokenizer has {} tokens, the model {}: it was trained with another tokenizer; give that one",
+        tokenizer.vocabulary(), vocabulary);
+  }
+  options.encode = [&tokenizer](const std::string& prompt) -> Result<std::vector<std::int32_t>> {
+    const std::optional<TokenId> between = tokenizer.end_of_text();
+    if (prompt.empty() && between) return std::vector{static_cast<std::int32_t>(*between)};
+    std::vector<TokenId> ids;
+    HF_TRY_VOID(Encoder(tokenizer).encode(prompt.empty() ? "\n" : prompt, ids));
+    return std::vector<std::int32_t>(ids.begin(), ids.end());
+  };
+  options.decode = [&tokenizer](std::int32_t token) {
+    return std::string(tokenizer.bytes_of(static_cast<TokenId>(token)));
+  };
+  return {};
+}
+
 Result<void> sample_text(const std::vector<std::string>& words) {
   Env& env = posix_env();
-  HF_TRY(const Arguments arguments,
-         Arguments::parse("sample", words, {"RUN"},
-                          {"prompt", "tokens", "temperature", "top-k", "seed", "device"}));
-  HF_TRY(const SampleOptions options, read_options(arguments));
+  HF_TRY(const Arguments arguments, Arguments::parse("sample", words, {"RUN"},
+                                                     {"prompt", "tokenizer", "pattern", "tokens",
+                                                      "temperature", "top-k", "seed", "device"}));
+  HF_TRY(SampleOptions options, read_options(arguments));
+  std::optional<Tokenizer> tokenizer;
+  if (arguments.has("tokenizer")) {
+    HF_TRY(tokenizer, read_tokenizer(env, arguments.text("tokenizer", ""), arguments.text("pattern", "")));
+  }
   HF_TRY(const std::string device, device_option(arguments, env));
   HF_TRY(Checkpoint checkpoint, open_newest_checkpoint(env, arguments.positional(0)));
   HF_TRY(const std::unique_ptr<InferenceModel> model,
          InferenceModel::load(env, checkpoint, {.device = device, .threads = env.processor_count()}));
+  if (tokenizer) HF_TRY_VOID(translate(*tokenizer, model->spec().vocabulary, options));
   bool shown = false;
   const auto show = [&shown](std::string_view text) {
     shown = true;

@@ -84,9 +84,7 @@ Result<std::optional<TokenId>> read_eos(const Arguments& arguments, const Tokeni
                 known.empty() ? "none" : known.substr(0, 500));
   }
   if (!arguments.has("append-eos")) return std::optional<TokenId>();
-  for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>"}) {
-    if (const auto id = tokenizer.added(name)) return std::optional(*id);
-  }
+  if (const std::optional<TokenId> id = tokenizer.end_of_text()) return id;
   return fail(ExitCode::config,
               "the tokenizer has none of the special tokens <|endoftext|>, <|end_of_text|> and </s>; say "
               "which one ends a "

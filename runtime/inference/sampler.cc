@@ -24,7 +24,7 @@ Result<std::int32_t> parse_token(std::string_view word, std::int64_t vocabulary)
   return fail(ExitCode::config,
               "the prompt holds '{}': this model has no bytes but {} tokens, so a prompt is a list of "
               "numbers from 0 to "
-              "{}, as in --prompt \"1, 22, 333\"",
+              "{}, as in --prompt \"1, 22, 333\", or text with --tokenizer FILE",
               word, vocabulary, vocabulary - 1);
 }
 
@@ -113,7 +113,8 @@ Result<void> sample(InferenceModel& model, const SampleOptions& options,
                     const std::function<void(std::string_view)>& show) {
   HF_TRY_VOID(check_options(options));
   const std::int64_t vocabulary = model.spec().vocabulary;
-  HF_TRY(std::vector<std::int32_t> tokens, parse_prompt(options.prompt, vocabulary));
+  HF_TRY(std::vector<std::int32_t> tokens,
+         options.encode ? options.encode(options.prompt) : parse_prompt(options.prompt, vocabulary));
   const auto window = static_cast<std::size_t>(model.shape().sequence_length);
   if (!options.prompt.empty()) show(options.prompt);
   const RandomStream stream(options.seed, digest_of("sample").low);
@@ -123,7 +124,7 @@ Result<void> sample(InferenceModel& model, const SampleOptions& options,
     HF_TRY(const std::int32_t token,
            choose_token(logits, options, stream.uniform(static_cast<std::uint64_t>(i))));
     tokens.push_back(token);
-    show(token_text(token, vocabulary));
+    show(options.decode ? options.decode(token) : token_text(token, vocabulary));
   }
   return {};
 }

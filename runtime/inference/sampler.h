@@ -1,7 +1,7 @@
 // Samples text from a trained model: one token after another from the softmax of its logits.
 //
 // A model of vocabulary 256 is treated as a byte-level one: prompt and output are text. With any other
-// vocabulary, input and output are token ids, separated by spaces or commas.
+// vocabulary, input and output are token ids, separated by spaces or commas, unless the caller translates them.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,9 @@ struct SampleOptions {
   double temperature = 0.8;   // 0 = always the most likely token
   std::int64_t top_k = 40;    // choose among this many most likely tokens; 0 = all
   std::uint64_t seed = 1;     // same seed, same model, same device: same text
+  // Translate a prompt into tokens, one or more, and a token into what is shown. Both or none are there.
+  std::function<Result<std::vector<std::int32_t>>(const std::string&)> encode = {};
+  std::function<std::string(std::int32_t)> decode = {};
 };
 
 // Parses a prompt. Fails with ExitCode::config and says what is accepted.

@@ -125,6 +125,13 @@ std::optional<TokenId> Tokenizer::added(std::string_view content) const {
   return std::nullopt;
 }
 
+std::optional<TokenId> Tokenizer::end_of_text() const {
+  for (const std::string_view content : {"<|endoftext|>", "<|end_of_text|>", "</s>"}) {
+    if (const std::optional<TokenId> id = added(content)) return id;
+  }
+  return std::nullopt;
+}
+
 Encoder::Encoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer), finder_(tokenizer.pattern_) {}
 
 Result<void> Encoder::encode(std::string_view text, std::vector<TokenId>& ids) {

@@ -68,6 +68,8 @@ class Tokenizer {
   std::string_view bytes_of(TokenId id) const;
   // Returns the added token with this text.
   std::optional<TokenId> added(std::string_view content) const;
+  // Returns the added token that is known to stand at the end of a text: <|endoftext|>, <|end_of_text|> or </s>.
+  std::optional<TokenId> end_of_text() const;
   const std::vector<AddedToken>& added_tokens() const { return parts_.added; }
 
  private:

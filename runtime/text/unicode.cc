@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdlib>
@@ -88,7 +89,7 @@ std::size_t character_before(std::string_view text, std::size_t at) {
   return at;
 }
 
-void append_composed(std::string_view part, std::string& target) {
+void append_composed_part(std::string_view part, std::string& target) {
   utf8proc_uint8_t* made = nullptr;
   const utf8proc_ssize_t bytes = utf8proc_map(
       reinterpret_cast<const utf8proc_uint8_t*>(part.data()), static_cast<utf8proc_ssize_t>(part.size()),
@@ -96,6 +97,18 @@ void append_composed(std::string_view part, std::string& target) {
   HF_CHECK(bytes >= 0);  // valid UTF-8, and not that much of it
   target.append(reinterpret_cast<const char*>(made), static_cast<std::size_t>(bytes));
   std::free(made);
+}
+
+// U+11A7 is composed with nothing, but utf8proc up to 2.8 drops it behind a syllable of Hangul, so it never sees it.
+void append_composed(std::string_view text, std::string& target) {
+  constexpr std::string_view before_finals = "\xE1\x86\xA7";
+  while (true) {
+    const std::size_t found = std::min(text.find(before_finals), text.size());
+    append_composed_part(text.substr(0, found), target);
+    if (found == text.size()) return;
+    target += before_finals;
+    text.remove_prefix(found + before_finals.size());
+  }
 }
 
 // An expression of Oniguruma (Ruby's syntax, UTF-8), written for PCRE2 with PCRE2_UTF and PCRE2_UCP.

@@ -25,7 +25,7 @@ RANGES = [(0x20, 0x7E), (0x20, 0x7E), (0xA0, 0x24F), (0x300, 0x36F), (0x370, 0x3
           (0x900, 0x97F), (0xE00, 0xE5B), (0x1100, 0x11FF), (0x180E, 0x180E), (0x1E00, 0x1EFF), (0x2000, 0x206F), (0x2150, 0x218B),
           (0x3000, 0x30FF), (0x4E00, 0x4FFF), (0xAC00, 0xAD00), (0x1D400, 0x1D4FF), (0x1F300, 0x1F64F), (0x20000, 0x20100)]
 EMOJI = ["\U0001F468\u200D\U0001F469\u200D\U0001F467", "\U0001F3F4\U000E0067\U000E0062", "\u2764\ufe0f", "\U0001F44D\U0001F3FD"]
-WORDS = ("the run saves loads don't I'LL we'Ve it\u017fs cafe\u0301 caf\u00e9! Stra\u00dfe \u041f\u0440\u0438\u0432\u0435\u0442 \u4f60\u597d \ud55c\uad6d\uc5b4 \u0646\u0635 "
+WORDS = ("the run saves loads don't I'LL we'Ve it\u017fs cafe\u0301 caf\u00e9! Stra\u00dfe \u041f\u0440\u0438\u0432\u0435\u0442 \u4f60\u597d \ud55c\uad6d\uc5b4 \uac00\u11a7 \u0646\u0635 "
          "<|endoftext|> <|im_start|> <|im_start|>> <tool_call> hyper zq 1234567 3.14 x+=1; def f(x): {} // \u00bd \u2460").split()
 BREAKS = [" ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n ", "\u00a0", "\u3000", "\u2028", "\x85", "\x0b", "", "", "."]
 BROKEN = [b"\xff", b"\xc3", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f\x98", b"\xc0\xaf", b"\x80\x80", b"\xf4\x90\x80\x80"]
@@ -267,9 +267,17 @@ class Documented(unittest.TestCase):
             for number in range(40):
                 (scene.directory / f"books/{number}.txt").write_text(harness.text_of(4000, number))
             done = subprocess.run(["bash", "-euo", "pipefail", "-c", commands], cwd=scene.directory, env={**os.environ, **scene.environment},
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False)
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=120, check=False)
             self.assertEqual(done.returncode, 0, done.stdout)
             self.assertIn("all steps are done", done.stdout)
+            self.assertRegex(done.stdout, r"\nThe run.*\S")
+            small = scene.directory / "small.json"
+            other = scene.directory / "books/other.txt"
+            other.write_bytes(bytes(range(256)) * 40 + random.Random(1).randbytes(300_000))
+            harness.program_output("tokenize", "train", other, "--vocabulary=2100", "--out", small)
+            refused = harness.call_program("sample", scene.directory / "runs/books", "--tokenizer", small)
+            self.assertEqual(refused.returncode, 2)
+            self.assertIn("the tokenizer has 2100 tokens, the model 2000: it was trained with another tokenizer", refused.stdout)
 
 
 if __name__ == "__main__":

@@ -94,6 +94,9 @@ TEST(Composed, OnlyWhatNeedsItChanges) {
   EXPECT_EQ(composed(plain, storage), plain);
   const std::string ascii = "abc";
   EXPECT_EQ(composed(ascii, storage).data(), ascii.data());
+  // Hangul: a syllable and a final consonant are one, a syllable and what is one before the finals are not.
+  EXPECT_EQ(composed("\xEA\xB0\x80\xE1\x86\xA8", storage), "\xEA\xB0\x81");
+  EXPECT_EQ(composed("\xEA\xB0\x80\xE1\x86\xA7", storage), "\xEA\xB0\x80\xE1\x86\xA7");
   // Of a long text each mark finds the letter before it, wherever the text is cut.
   std::string long_text, expected;
   for (int i = 0; i < 5000; ++i) {
@@ -190,6 +193,15 @@ TEST(Encoder, TheLongestAddedTokenWinsAndNothingIsMergedAcross) {
   EXPECT_THAT(tokens_of(tokenizer, "ab<x>>a<x>b|ab"), ElementsAre(256, 258, 'a', 257, 'b', 259, 256));
   EXPECT_EQ(tokenizer.vocabulary(), 260);
   EXPECT_EQ(tokenizer.decode(tokens_of(tokenizer, "ab<x>>a<x>b|ab")), "ab<x>>a<x>b|ab");
+}
+
+TEST(Tokenizer, KnowsTheTokenThatEndsAText) {
+  TokenizerParts parts = parts_with({});
+  EXPECT_EQ(made(parts).end_of_text(), std::nullopt);
+  parts.added = {{.content = "</s>", .id = 256}, {.content = "<|im_end|>", .id = 257}};
+  EXPECT_EQ(made(parts).end_of_text(), TokenId{256});
+  parts.added.push_back({.content = "<|endoftext|>", .id = 258});
+  EXPECT_EQ(made(parts).end_of_text(), TokenId{258});
 }
 
 TEST(Encoder, WhatItRemembersChangesNothing) {
