@@ -11,8 +11,10 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import errors_test
 import harness
 
+ROWS = errors_test.read_table(lambda heading: heading == errors_test.TOKENIZERS)
 PYTHON = harness.ROOT / ".deps/tokenizer/bin/python"
 ORACLE = Path(__file__).with_name("hugging_face_tokens.py")
 PATTERNS = {
@@ -179,50 +181,57 @@ class Datasets(Folder):
         self.tokenize("encode", tokenizer, *paths, "--out=files", "--append-eos", "--held-out=0.2")
         self.assertEqual(read_dataset(self.folder / "files-held-out"), held_out[::-1])
 
-    def test_bad_input_is_a_sentence_and_leaves_nothing(self):
-        tokenizer = self.trained()
-        (self.folder / "good.txt").write_text("text")
-        (self.folder / "empty.txt").write_text("")
-        (self.folder / "lines.jsonl").write_text('{"text": "a"}\n\n{"body": "b"}\n')
-        (self.folder / "broken.jsonl").write_text('{"text": "a"}\n{"text": \n')
-        (self.folder / "number.jsonl").write_text('{"text": 7}\n')
-        (self.folder / "word.json").write_text(tokenizer.read_text().replace('"BPE"', '"WordPiece"'))
-        (self.folder / "cut.json").write_text(tokenizer.read_text()[:5000])
-        (self.folder / "words.txt").write_text("no ranks\n")
+    def test_bad_input_is_the_sentence_of_the_table_and_leaves_nothing(self):
+        tokenizer = self.trained().read_text()
+        for name, content in {
+                "good.txt": "text", "empty.txt": "", "words.txt": "no ranks\n", "there.bin": "",
+                "lines.jsonl": '{"text": "a"}\n\n{"body": "b"}\n', "broken.jsonl": '{"text": "a"}\n{"text": \n', "number.jsonl": '{"text": 7}\n',
+                "word.json": tokenizer.replace('"BPE"', '"WordPiece"'), "cut.json": tokenizer[:5000],
+                "lower.json": tokenizer.replace('"normalizer": null', '"normalizer": {"type": "Lowercase"}'),
+                "digits.json": tokenizer.replace('"Split"', '"Digits"'),
+                "other.json": tokenizer.replace("<|endoftext|>", "<|im_end|>")}.items():
+            (self.folder / name).write_text(content)
+        encode, train = ("encode", "tokenizer.json"), ("train", "good.txt")
+        good, jsonl, made = ("good.txt", "--out=x"), ("--format=jsonl", "--out=x"), ("--out=t.json", "--vocabulary=300")
+        cases = {
+            "tokenize-without-what": ("encoed",),
+            "text-missing": (*encode, "absent.txt", "--out=x"),
+            "text-is-directory": (*encode, ".", "--out=x"),
+            "no-text": (*encode, "empty.txt", "--out=x"),
+            "tokenizer-missing": ("encode", "absent.json", *good),
+            "tokenizer-not-json": ("encode", "cut.json", *good),
+            "tokenizer-other-model": ("encode", "word.json", *good),
+            "tokenizer-other-normalizer": ("encode", "lower.json", *good),
+            "tokenizer-other-pieces": ("encode", "digits.json", *good),
+            "ranks-without-pattern": ("encode", "words.txt", *good),
+            "ranks-damaged": ("encode", "words.txt", *good, "--pattern=gpt2"),
+            "pattern-of-json": (*encode, *good, "--pattern=gpt2"),
+            "pattern-not-supported": (*train, *made, "--pattern=\\w+"),
+            "line-without-field": (*encode, "lines.jsonl", *jsonl),
+            "line-not-json": (*encode, "broken.jsonl", *jsonl),
+            "field-not-text": (*encode, "number.jsonl", *jsonl),
+            "field-of-text": (*encode, *good, "--field=body"),
+            "encode-without-out": (*encode, "good.txt"),
+            "tokens-exist": (*encode, "good.txt", "--out=there"),
+            "held-out-all": (*encode, *good, "--held-out=1"),
+            "held-out-one-side": (*encode, *good, "--held-out=0.5"),
+            "no-such-eos": (*encode, *good, "--eos=<s>"),
+            "no-known-eos": ("encode", "other.json", *good, "--append-eos"),
+            "tokens-nowhere": (*encode, "good.txt", "--out=absent/x"),
+            "train-without-vocabulary": (*train, "--out=t.json"),
+            "vocabulary-too-small": (*train, "--out=t.json", "--vocabulary=256"),
+            "train-without-out": (*train, "--vocabulary=300"),
+            "special-twice": (*train, *made, "--special=<a>,<a>"),
+            "tokenizer-exists": (*train, "--out=tokenizer.json", "--vocabulary=300"),
+        }
+        self.assertEqual({*cases, "sample-other-tokenizer"}, set(ROWS))
         before = sorted(self.folder.iterdir())
-        good = ("good.txt", "--out=x")
-        rows = [
-            (4, "the text file absent.txt does not exist", tokenizer, "absent.txt", "--out=x"),
-            (4, ". is a directory, expected a text file", tokenizer, ".", "--out=x"),
-            (4, "the tokenizer absent.json does not exist", "absent.json", *good),
-            (4, "its model is WordPiece, expected BPE", "word.json", *good),
-            (4, "it is not JSON, or damaged", "cut.json", *good),
-            (2, "say how it cuts text into pieces", "words.txt", *good),
-            (4, "line 1 is \"no ranks\", expected a token in base64 and its rank", "words.txt", *good, "--pattern=gpt2"),
-            (2, "leave --pattern out", tokenizer, *good, "--pattern=gpt2"),
-            (4, 'lines.jsonl, line 3: it has no field "text", but body', tokenizer, "lines.jsonl", "--format=jsonl", "--out=x"),
-            (4, "broken.jsonl, line 2: ", tokenizer, "broken.jsonl", "--format=jsonl", "--out=x"),
-            (4, 'number.jsonl, line 1: the field "text" is of type number', tokenizer, "number.jsonl", "--format=jsonl", "--out=x"),
-            (4, "there is no text: every document is empty", tokenizer, "empty.txt", "--out=x"),
-            (2, "leaves 1 of 1 documents for training" if self.is_kept() else "leaves 0 of 1", tokenizer, *good, "--held-out=0.5"),
-            (2, "--held-out must be a share below 1", tokenizer, *good, "--held-out=1"),
-            (2, "needs --out PREFIX", tokenizer, "good.txt"),
-            (2, "the tokenizer has no special token <s>; it has <|endoftext|>", tokenizer, *good, "--eos=<s>"),
-            (2, "--field is for --format jsonl", tokenizer, *good, "--field=body"),
-            (4, "No such file or directory", tokenizer, "good.txt", "--out=absent/x"),
-        ]
-        for code, sentence, *words in rows:
-            with self.subTest(sentence):
-                self.assertIn(sentence, self.tokenize("encode", *words, code=code))
+        for name, words in cases.items():
+            with self.subTest(name):
+                told = self.tokenize(*words, code=ROWS[name].code)
+                self.assertRegex(told, ROWS[name].pattern)
+                self.assertNotRegex(told, errors_test.UNFIT)
                 self.assertEqual(sorted(self.folder.iterdir()), before)
-        self.tokenize("encode", tokenizer, *good)
-        self.assertIn("x.bin exists already; remove it", self.tokenize("encode", tokenizer, *good, code=2))
-
-    def is_kept(self):
-        """Whether good.txt is a document for training when half of all are held out; asked of the program."""
-        done = subprocess.run([harness.PROGRAM, "tokenize", "encode", "tokenizer.json", "good.txt", "--out=x", "--held-out=0.5"],
-                              cwd=self.folder, capture_output=True, text=True, timeout=60)
-        return "leaves 1 of 1" in done.stderr
 
     @harness.needs(os.geteuid() == 0, "a small disk wants root")
     def test_a_full_disk_is_a_sentence(self):
@@ -237,21 +246,10 @@ class Datasets(Folder):
         self.assertEqual((done.returncode, done.stdout), (4, ""), done.stderr)
         self.assertIn("No space left on device", done.stderr)
 
-    def test_training_says_what_is_wrong(self):
+    def test_a_text_with_few_pairs_makes_fewer_tokens(self):
         (self.folder / "few.txt").write_text("ab ab")
-        (self.folder / "empty.txt").write_text("")
-        for code, sentence, *words in [
-                (2, "needs --vocabulary N", "few.txt", "--out=t.json"),
-                (2, "--vocabulary must be a whole number of at least 257", "few.txt", "--out=t.json", "--vocabulary=256"),
-                (2, "needs --out FILE", "few.txt", "--vocabulary=300"),
-                (2, "--special names <a> twice", "few.txt", "--out=t.json", "--vocabulary=300", "--special=<a>,<a>"),
-                (2, "its regular expression has \\w at byte 0", "few.txt", "--out=t.json", "--vocabulary=300", "--pattern=\\w+"),
-                (4, "there is no text", "empty.txt", "--out=t.json", "--vocabulary=300")]:
-            with self.subTest(sentence):
-                self.assertIn(sentence, self.tokenize("train", *words, code=code))
-                self.assertFalse((self.folder / "t.json").exists())
-        self.assertIn(", not 300: the text has no more pairs", self.tokenize("train", "few.txt", "--out=t.json", "--vocabulary=300"))
-        self.assertIn("t.json exists already", self.tokenize("train", "few.txt", "--out=t.json", "--vocabulary=300", code=2))
+        told = self.tokenize("train", "few.txt", "--out=t.json", "--vocabulary=300")
+        self.assertIn(", not 300: the text has no more pairs", told)
 
 
 class Documented(unittest.TestCase):
@@ -276,8 +274,8 @@ class Documented(unittest.TestCase):
             other.write_bytes(bytes(range(256)) * 40 + random.Random(1).randbytes(300_000))
             harness.program_output("tokenize", "train", other, "--vocabulary=2100", "--out", small)
             refused = harness.call_program("sample", scene.directory / "runs/books", "--tokenizer", small)
-            self.assertEqual(refused.returncode, 2)
-            self.assertIn("the tokenizer has 2100 tokens, the model 2000: it was trained with another tokenizer", refused.stdout)
+            self.assertEqual(refused.returncode, ROWS["sample-other-tokenizer"].code)
+            self.assertRegex(refused.stdout, ROWS["sample-other-tokenizer"].pattern)
 
 
 if __name__ == "__main__":
