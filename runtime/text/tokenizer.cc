@@ -67,6 +67,7 @@ Tokenizer::Tokenizer(TokenizerParts parts, SplitPattern pattern)
       early_(those_of(parts_.added, false)),
       late_(late_tokens(parts_)) {
   bytes_ = parts_.tokens;
+  for (const auto& [id, content] : parts_.others) bytes_[id] = content;
   for (const AddedToken& token : parts_.added) {
     if (bytes_.size() <= token.id) bytes_.resize(token.id + 1);
     bytes_[token.id] = token.content;

@@ -31,10 +31,11 @@ struct AddedToken {
 
 // TokenizerParts is what a file says of a tokenizer, before it is checked as a whole.
 struct TokenizerParts {
-  std::vector<std::string> tokens;  // bytes of the token with each id; empty: no token of the model has it
+  std::vector<std::string> tokens;  // bytes of the token with each id; empty: no bytes have that token
   std::vector<Merge> merges;
   std::vector<AddedToken> added;
-  std::string pattern;              // regular expression that cuts text into pieces
+  std::vector<std::pair<TokenId, std::string>> others;  // texts of ids that no text becomes, for decoding
+  std::string pattern;                                  // regular expression that cuts text into pieces
   bool whole_pieces_first = false;  // a piece that is a token needs no merges (ignore_merges)
   bool composes = false;            // normal form C comes first
 };

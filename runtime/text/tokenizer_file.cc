@@ -13,7 +13,12 @@ namespace holdfast::text {
 namespace {
 
 constexpr std::uint64_t file_bytes_most = std::uint64_t{256} << 20;
-constexpr TokenId largest_token = (TokenId{1} << 24) - 1;
+
+// Returns the largest id that a file may name: each token takes some of its bytes.
+TokenId largest_token(std::size_t file_bytes) {
+  constexpr std::size_t most = (std::size_t{1} << 24) - 1;
+  return static_cast<TokenId>(std::min(file_bytes, most));
+}
 
 struct NamedPattern {
   std::string_view name, expression;
@@ -71,7 +76,8 @@ bool is_set(const Json& object, std::string_view key) {
 // Reads a tokenizer.json into its parts.
 class JsonReader {
  public:
-  explicit JsonReader(const Json& file) : file_(file), model_(member_of(file, "model")) {}
+  JsonReader(const Json& file, TokenId largest)
+      : file_(file), model_(member_of(file, "model")), largest_token_(largest) {}
 
   Result<TokenizerParts> run() {
     HF_TRY_VOID(check_model());
@@ -115,18 +121,25 @@ class JsonReader {
     const Json& vocabulary = member_of(model_, "vocab");
     if (!vocabulary.is_object() || vocabulary.empty())
       return refuse("its model has no vocab, an object of tokens and their ids");
+    std::vector<bool> is_used;
     for (const JsonMember& member : vocabulary.items()) {
-      if (!member.value.is_number_unsigned() || member.value > largest_token) {
+      if (!member.value.is_number_unsigned() || member.value > largest_token_) {
         return refuse("the id of the token \"{}\" is {}, expected a number from 0 to {}",
-                      printable(member.key), member.value.dump_any(), largest_token);
+                      printable(member.key), member.value.dump_any(), largest_token_);
       }
       const TokenId id = member.value.get<TokenId>();
       if (!ids_.emplace(member.key, id).second)
         return refuse("the token \"{}\" is twice in its vocab", printable(member.key));
       if (id >= parts_.tokens.size()) parts_.tokens.resize(id + 1);
-      if (!parts_.tokens[id].empty())
-        return refuse("the tokens \"{}\" and another one both have the id {}", printable(member.key), id);
-      parts_.tokens[id] = from_byte_level(member.key).value_or(member.key);
+      is_used.resize(parts_.tokens.size());
+      if (is_used[id])
+        return refuse("the token \"{}\" and another one both have the id {}", printable(member.key), id);
+      is_used[id] = true;
+      if (std::optional<std::string> bytes = from_byte_level(member.key)) {
+        parts_.tokens[id] = std::move(*bytes);
+      } else {
+        parts_.others.emplace_back(id, member.key);
+      }
     }
     return {};
   }
@@ -178,9 +191,9 @@ class JsonReader {
     for (const Json& entry : added) {
       const Json& id = member_of(entry, "id");
       const std::string content = text_of_member(entry, "content");
-      if (content.empty() || !id.is_number_unsigned() || id > largest_token)
+      if (content.empty() || !id.is_number_unsigned() || id > largest_token_)
         return refuse("one of its added_tokens is {}, expected a content and an id up to {}",
-                      entry.dump_any(), largest_token);
+                      entry.dump_any(), largest_token_);
       for (const char* key : {"single_word", "lstrip", "rstrip"}) {
         if (is_set(entry, key))
           return refuse("its added token \"{}\" has {} = true, which is not supported", printable(content),
@@ -242,6 +255,7 @@ class JsonReader {
 
   const Json& file_;
   const Json& model_;
+  TokenId largest_token_;
   std::unordered_map<std::string, TokenId> ids_;
   TokenizerParts parts_;
 };
@@ -387,13 +401,14 @@ std::array<std::uint8_t, 256> bytes_by_character() {
 Result<TokenizerParts> parse_tokenizer_json(std::string_view text) {
   const Json file = Json::parse_any(text);
   if (!file.is_object()) return refuse("it is not JSON, or damaged; copy it again");
-  return JsonReader(file).run();
+  return JsonReader(file, largest_token(text.size())).run();
 }
 
 Result<TokenizerParts> parse_tiktoken(std::string_view text, const std::string& pattern) {
   TokenizerParts parts;
   parts.pattern = pattern_of(pattern);
   parts.whole_pieces_first = true;
+  const TokenId largest = largest_token(text.size());
   std::size_t number = 0;
   while (!text.empty()) {
     std::string_view line = text.substr(0, text.find('\n'));
@@ -406,7 +421,7 @@ Result<TokenizerParts> parse_tiktoken(std::string_view text, const std::string& 
     TokenId id = 0;
     const char* end = line.data() + line.size();
     const auto [rest, error] = std::from_chars(line.data() + std::min(blank + 1, line.size()), end, id);
-    if (!bytes || error != std::errc() || rest != end || id > largest_token) {
+    if (!bytes || error != std::errc() || rest != end || id > largest) {
       return refuse(
           "line {} is \"{}\", expected a token in base64 and its rank, as in a file of tiktoken, or a "
           "tokenizer.json",

@@ -298,6 +298,19 @@ TEST(TokenizerFile, EveryDamageIsASentence) {
     EXPECT_FALSE(parse_tokenizer_json(whole.substr(0, bytes)).ok()) << bytes;
 }
 
+// The character of two bytes is none of byte_level(), so its token is not that of the text with these bytes.
+TEST(TokenizerFile, ATokenThatIsNotMadeOfBytesIsOnlyDecoded) {
+  TokenizerParts parts = parts_with({"ab"});
+  parts.whole_pieces_first = true;
+  std::string file = tokenizer_json(parts);
+  file.replace(file.find("\"ab\": 256"), 9, "\"\u4e2d\": 256");
+  const Result<TokenizerParts> read = parse_tokenizer_json(file);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  const Tokenizer tokenizer = made(*read);
+  EXPECT_THAT(tokens_of(tokenizer, "\u4e2d"), ElementsAre(0xE4, 0xB8, 0xAD));
+  EXPECT_EQ(tokenizer.decode(std::vector<TokenId>{256}), "\u4e2d");
+}
+
 TEST(TokenizerFile, AByteWithoutATokenIsRefused) {
   TokenizerParts parts = parts_with({});
   parts.tokens[7].clear();
