@@ -265,8 +265,7 @@ TEST(TokenizerFile, EveryDamageIsASentence) {
   const std::vector<Row> table = {
       {"\"BPE\"", "\"WordPiece\"", "its model is WordPiece, expected BPE"},
       {"\"dropout\": null", "\"dropout\": 0.1", "dropout = 0.1"},
-      {"\"byte_fallback\": false", "\"byte_fallback\": true", "byte_fallback = true"},
-      {"\"unk_token\": null", "\"unk_token\": \"<unk>\"", "unk_token = \"<unk>\""},
+      {"\"end_of_word_suffix\": null", "\"end_of_word_suffix\": \"</w>\"", "end_of_word_suffix = \"</w>\""},
       {"\"normalizer\": null", "\"normalizer\": {\"type\": \"Lowercase\"}",
        "its normalizer is Lowercase, expected none or NFC"},
       {"\"add_prefix_space\": false", "\"add_prefix_space\": true", "its pre_tokenizer is"},
@@ -296,6 +295,25 @@ TEST(TokenizerFile, EveryDamageIsASentence) {
   // A file that is cut off anywhere is refused, and nothing worse happens.
   for (std::size_t bytes = 0; bytes < whole.size(); bytes += 97)
     EXPECT_FALSE(parse_tokenizer_json(whole.substr(0, bytes)).ok()) << bytes;
+}
+
+// That of GPT-2 has no type, merges as lines, and empty texts for null; others name a token for what has none.
+TEST(TokenizerFile, OlderFilesAreReadToo) {
+  TokenizerParts parts = parts_with({"ab"});
+  add_merge(parts, "a", "b");
+  std::string file = tokenizer_json(parts);
+  const auto replace = [&](const std::string& old_text, const std::string& new_text) {
+    const std::size_t at = file.find(old_text);
+    ASSERT_NE(at, std::string::npos) << old_text;
+    file.replace(at, old_text.size(), new_text);
+  };
+  replace("\"type\": \"BPE\",", "");
+  replace("\"continuing_subword_prefix\": null", "\"continuing_subword_prefix\": \"\"");
+  replace("\"unk_token\": null", "\"unk_token\": \"<unk>\"");
+  replace("\"merges\": [", "\"merges\": [\"a b\"], \"other\": [");
+  const Result<TokenizerParts> read = parse_tokenizer_json(file);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_THAT(tokens_of(made(*read), "ab"), ElementsAre(256));
 }
 
 // The character of two bytes is none of byte_level(), so its token is not that of the text with these bytes.
