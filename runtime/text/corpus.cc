@@ -56,6 +56,7 @@ Result<bool> CorpusReader::next(DocumentBatch& batch) {
 
 Result<void> CorpusReader::next_files(DocumentBatch& batch) {
   while (path_ < input_.paths.size() && batch.bytes.size() < batch_bytes) {
+    if (!batch.documents.empty() && sizes_[path_] > batch_bytes) return {};  // a large file is alone
     HF_TRY(file_, env_->open(input_.paths[path_], OpenMode::read));
     offset_ = 0;
     const std::size_t begin = batch.bytes.size();

@@ -7,6 +7,7 @@
 
 #include "runtime/core/digest.h"
 #include "runtime/data/megatron.h"
+#include "runtime/text/large_text.h"
 
 namespace holdfast::text {
 namespace {
@@ -19,7 +20,6 @@ struct EncodedBatch {
   };
   std::vector<TokenId> ids;
   std::vector<Document> documents;
-  std::int64_t largest = -1;
 };
 
 bool is_held_out(std::string_view text, double share) {
@@ -42,10 +42,64 @@ Result<void> encode_batch(const CorpusReader& corpus, const TokenizeOptions& opt
                               .text_bytes = text.size(),
                               .held_out = is_held_out(text, options.held_out)});
   }
-  const auto largest = std::ranges::max_element(made.ids);
-  made.largest = largest == made.ids.end() ? -1 : static_cast<std::int64_t>(*largest);
   return {};
 }
+
+// What a thread gets: documents, or a part of a large one.
+struct EncodeInput {
+  DocumentBatch batch;
+  std::shared_ptr<const LargeText> large;
+  std::size_t part = 0, text_bytes = 0;
+  bool held_out = false;
+};
+
+struct EncodeOutput {
+  EncodedBatch batch;
+  EncodedPart part;
+  EncodeInput* input = nullptr;
+};
+
+// Reads documents of a corpus, and large ones in parts.
+class EncodeReader {
+ public:
+  EncodeReader(CorpusReader& corpus, const Tokenizer& tokenizer, const TokenizeOptions& options)
+      : corpus_(corpus), tokenizer_(tokenizer), options_(options) {}
+
+  Result<bool> next(EncodeInput& input) {
+    if (current_.large == nullptr) {
+      HF_TRY(const bool is_there, corpus_.next(input.batch));
+      if (!is_there) return false;
+      input.large.reset();
+      if (!is_large(input.batch)) return true;
+      begin_large(input.batch.bytes);
+      input.batch = {};
+    }
+    input.large = current_.large;
+    input.text_bytes = current_.text_bytes;
+    input.held_out = current_.held_out;
+    input.part = current_.part++;
+    if (current_.part == current_.large->part_count()) current_.large.reset();
+    return true;
+  }
+
+ private:
+  bool is_large(const DocumentBatch& batch) const {
+    constexpr std::size_t parts_least = 4;
+    return !options_.input.is_jsonl && batch.documents.size() == 1 &&
+           batch.bytes.size() >= parts_least * options_.part_bytes;
+  }
+  void begin_large(std::string& text) {
+    current_.text_bytes = text.size();
+    current_.held_out = is_held_out(text, options_.held_out);
+    current_.large = std::make_shared<LargeText>(tokenizer_, std::move(text), options_.part_bytes);
+    current_.part = 0;
+  }
+
+  CorpusReader& corpus_;
+  const Tokenizer& tokenizer_;
+  const TokenizeOptions& options_;
+  EncodeInput current_;  // the large document that is being read, and its next part
+};
 
 // Writes encoded documents to the two datasets and counts them.
 class DatasetWriter {
@@ -66,8 +120,23 @@ class DatasetWriter {
       HF_TRY_VOID(add_document(document, ids.first(document.tokens)));
       ids = ids.subspan(document.tokens);
     }
-    totals_.largest_token = std::max(totals_.largest_token, batch.largest);
     return {};
+  }
+
+  // Adds a document of which parts come one after another.
+  Result<void> add_part(std::span<const TokenId> ids, bool held_out) {
+    const auto largest = std::ranges::max_element(ids);
+    if (largest != ids.end())
+      totals_.largest_token = std::max(totals_.largest_token, static_cast<std::int64_t>(*largest));
+    totals_.tokens += ids.size();
+    totals_.held_out_tokens += held_out ? ids.size() : 0;
+    return (held_out ? *held_out_ : *kept_).append(ids);
+  }
+  Result<void> end_parts(std::size_t text_bytes, bool held_out) {
+    ++totals_.documents;
+    totals_.text_bytes += text_bytes;
+    totals_.held_out_documents += held_out ? 1 : 0;
+    return (held_out ? *held_out_ : *kept_).end_document();
   }
 
   Result<TokenizeTotals> finish(double share) {
@@ -91,14 +160,8 @@ class DatasetWriter {
       ++totals_.empty_documents;
       return {};
     }
-    ++totals_.documents;
-    totals_.tokens += ids.size();
-    totals_.text_bytes += document.text_bytes;
-    totals_.held_out_documents += document.held_out ? 1 : 0;
-    totals_.held_out_tokens += document.held_out ? ids.size() : 0;
-    MegatronWriter& target = document.held_out ? *held_out_ : *kept_;
-    HF_TRY_VOID(target.append(ids));
-    return target.end_document();
+    HF_TRY_VOID(add_part(ids, document.held_out));
+    return end_parts(document.text_bytes, document.held_out);
   }
 
   std::unique_ptr<MegatronWriter> kept_, held_out_;
@@ -116,14 +179,25 @@ Result<TokenizeTotals> tokenize_files(Env& env, const Tokenizer& tokenizer, cons
   HF_TRY(DatasetWriter writer, DatasetWriter::create(env, tokenizer, options));
   std::vector<Encoder> encoders;
   for (int i = 0; i < options.threads; ++i) encoders.emplace_back(tokenizer);
-  OrderedWork<DocumentBatch, EncodedBatch> work;
-  work.read = [&](DocumentBatch& batch) { return corpus.next(batch); };
-  work.work = [&](int thread, DocumentBatch& batch, EncodedBatch& made) {
-    return encode_batch(corpus, options, encoders[static_cast<std::size_t>(thread)], batch, made);
+  EncodeReader reader(corpus, tokenizer, options);
+  PartJoiner joiner(tokenizer);
+  OrderedWork<EncodeInput, EncodeOutput> work;
+  work.read = [&](EncodeInput& input) { return reader.next(input); };
+  work.work = [&](int thread, EncodeInput& input, EncodeOutput& made) {
+    Encoder& encoder = encoders[static_cast<std::size_t>(thread)];
+    made.input = &input;
+    if (input.large != nullptr) return input.large->encode(encoder, input.part, made.part);
+    return encode_batch(corpus, options, encoder, input.batch, made.batch);
   };
-  work.consume = [&](EncodedBatch& batch) {
+  work.consume = [&](EncodeOutput& made) -> Result<void> {
     options.progress(corpus.bytes_read(), corpus.bytes());
-    return writer.add(batch);
+    const EncodeInput& input = *made.input;
+    if (input.large == nullptr) return writer.add(made.batch);
+    HF_TRY(const std::span<const TokenId> ids, joiner.take(*input.large, input.part, made.part));
+    HF_TRY_VOID(writer.add_part(ids, input.held_out));
+    if (input.part + 1 < input.large->part_count()) return {};
+    if (options.append) HF_TRY_VOID(writer.add_part(std::span(&*options.append, 1), input.held_out));
+    return writer.end_parts(input.text_bytes, input.held_out);
   };
   HF_TRY_VOID(work.run(env, options.threads));
   return writer.finish(options.held_out);

@@ -23,6 +23,7 @@ struct TokenizeOptions {
   double held_out = 0.0;               // share of the documents that goes to PREFIX-held-out
   std::optional<TokenId> append = {};  // token at the end of each document
   int threads = 1;
+  std::size_t part_bytes = std::size_t{1} << 20;  // a text file of several parts is shared by threads
   CorpusProgress progress = [](std::uint64_t, std::uint64_t) {};
 };
 

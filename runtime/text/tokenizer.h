@@ -75,6 +75,7 @@ class Tokenizer {
 
  private:
   friend class Encoder;
+  friend class LargeText;
   Tokenizer(TokenizerParts parts, SplitPattern pattern);
   std::optional<TokenId> token_of(std::string_view piece) const;
 
@@ -87,6 +88,17 @@ class Tokenizer {
   AddedTokenFinder early_, late_;     // before and after the normalizer
 };
 
+// A place in a text where the search for a piece begins, and how many tokens there are before it.
+struct PieceBoundary {
+  std::size_t at = 0, ids = 0;
+};
+
+// The search for pieces begins at `from`, which is between two characters, and ends with the first one that ends at `to` or
+// later.
+struct PieceRange {
+  std::size_t from = 0, to = 0;
+};
+
 // Encodes texts, one after another; keeps what it remembers of pieces. One for each thread.
 class Encoder {
  public:
@@ -94,6 +106,10 @@ class Encoder {
   // Appends the tokens of the text. Broken UTF-8 becomes U+FFFD (repaired_utf8). ExitCode::data where the regular
   // expression fails on it.
   Result<void> encode(std::string_view text, std::vector<TokenId>& ids);
+  // Appends the tokens of a range of a text that is valid, composed where that is asked for, and without added tokens. Returns
+  // where its last piece ends. `boundaries` gets the first thousands of them, unless it is nullptr.
+  Result<std::size_t> encode_range(std::string_view text, PieceRange range, std::vector<TokenId>& ids,
+                                   std::vector<PieceBoundary>* boundaries);
 
  private:
   Result<void> encode_normal(std::string_view text, std::vector<TokenId>& ids);

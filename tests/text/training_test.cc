@@ -6,7 +6,9 @@
 #include <fstream>
 
 #include "runtime/core/json.h"
+#include "runtime/core/random.h"
 #include "runtime/text/bpe_training.h"
+#include "runtime/text/large_text.h"
 #include "runtime/text/tokenize.h"
 #include "runtime/text/tokenizer_file.h"
 #include "tests/support/temporary_directory.h"
@@ -125,6 +127,71 @@ TEST_F(CorpusTest, EveryNumberOfThreadsWritesTheSameFiles) {
       EXPECT_EQ(posix_env().text_or_empty(directory / (std::to_string(threads) + ending)),
                 posix_env().text_or_empty(directory / ("1" + ending)));
   }
+}
+
+// Whatever the places are where a large text is cut: long pieces, characters of several bytes, added tokens, marks.
+TEST_F(CorpusTest, PartsOfALargeTextHaveTheTokensOfTheWhole) {
+  TokenizerParts parts = train_bpe({{"ab", 9}, {" ab", 5}, {"\xC3\xA9", 3}, {"  ", 2}},
+                                   {.vocabulary = 261, .special = {"<e>"}, .pattern = pattern_of("llama3")});
+  parts.added.push_back({.content = "=+",
+                         .id = static_cast<TokenId>(parts.tokens.size()),
+                         .special = false,
+                         .normalized = true});
+  parts.composes = true;
+  const Tokenizer made = *Tokenizer::make(parts);
+  const std::vector<std::string> words = {"ab",
+                                          " ab",
+                                          "ab12345",
+                                          "\n",
+                                          "\n\n",
+                                          std::string(40, ' '),
+                                          "e\xCC\x81",
+                                          "\xE4\xB8\xAD\xE6\x96\x87",
+                                          "<e>",
+                                          "=+",
+                                          "it's",
+                                          "\xFF",
+                                          std::string(300, 'b'),
+                                          "!?"};
+  const RandomStream random(3, 4);
+  for (std::uint64_t round = 0; round < 300; ++round) {
+    std::string text;
+    for (std::uint64_t i = 0; i < 150; ++i)
+      text += words[static_cast<std::size_t>(random.uniform(round * 1000 + i) *
+                                             static_cast<double>(words.size()))];
+    std::vector<TokenId> expected, joined;
+    ASSERT_TRUE(Encoder(made).encode(text, expected).ok());
+    const LargeText large(made, text, 20 + round);
+    Encoder encoder(made);
+    PartJoiner joiner(made);
+    EncodedPart part;
+    for (std::size_t i = 0; i < large.part_count(); ++i) {
+      ASSERT_TRUE(large.encode(encoder, i, part).ok());
+      const std::span<const TokenId> ids = *joiner.take(large, i, part);
+      joined.insert(joined.end(), ids.begin(), ids.end());
+    }
+    ASSERT_EQ(joined, expected) << round;
+  }
+}
+
+TEST_F(CorpusTest, ALargeFileIsWrittenInPartsAsItIsAlone) {
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += std::to_string(i * 7919) + (i % 5 == 0 ? "\n" : " ab ");
+  const CorpusInput input{
+      .paths = {write("small.txt", "ab ab"), write("large.txt", text), write("last.txt", "ab")}};
+  const TokenId end = 0;
+  const auto alone = tokenize_files(posix_env(), tokenizer(),
+                                    {.input = input, .prefix = directory / "alone", .append = end});
+  const auto shared = tokenize_files(
+      posix_env(), tokenizer(),
+      {.input = input, .prefix = directory / "shared", .append = end, .threads = 3, .part_bytes = 500});
+  ASSERT_TRUE(alone.ok() && shared.ok());
+  EXPECT_EQ(alone->tokens, shared->tokens);
+  EXPECT_EQ(alone->text_bytes, shared->text_bytes);
+  EXPECT_EQ(shared->documents, 3u);
+  for (const std::string ending : {".bin", ".idx"})
+    EXPECT_EQ(posix_env().text_or_empty(directory / ("alone" + ending)),
+              posix_env().text_or_empty(directory / ("shared" + ending)));
 }
 
 TEST_F(CorpusTest, AnErrorLeavesNoFiles) {
