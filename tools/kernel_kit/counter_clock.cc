@@ -11,17 +11,33 @@ constexpr double apart = 0.02;  // rates of two clocks that nobody has touched a
 
 }  // namespace
 
-CounterClock::CounterClock(Env& env) : env_(env), begin_ns_(env.monotonic_ns()), begin_ticks_(now()) {
-  constexpr std::int64_t duration_ns = 50'000'000;
-  std::int64_t end_ns = begin_ns_;
-  while (end_ns - begin_ns_ < duration_ns) end_ns = env.monotonic_ns();
+CounterClock::CounterClock(Env& env) : env_(env), begin_(moment()) {
+  constexpr std::int64_t duration_us = 50'000;
+  env.sleep_us(duration_us);
+  const Moment end = moment();
   seconds_per_tick_ =
-      static_cast<double>(end_ns - begin_ns_) * 1e-9 / static_cast<double>(now() - begin_ticks_);
+      static_cast<double>(end.ns - begin_.ns) * 1e-9 / static_cast<double>(end.ticks - begin_.ticks);
+}
+
+// Of several pairs the one counts between whose readings the least time has gone: this thread may lose its processor there.
+CounterClock::Moment CounterClock::moment() const {
+  constexpr int tries = 20;
+  Moment best;
+  std::uint64_t least = ~std::uint64_t{0};
+  for (int i = 0; i < tries; ++i) {
+    const std::uint64_t before = now();
+    const std::int64_t ns = env_.monotonic_ns();
+    const std::uint64_t between = now() - before;
+    if (between >= least) continue;
+    least = between;
+    best = {.ns = ns, .ticks = before + between / 2};
+  }
+  return best;
 }
 
 std::string CounterClock::problem_of_clock() const {
-  return problem_of_clocks(static_cast<double>(env_.monotonic_ns() - begin_ns_) * 1e-9,
-                           seconds_since(begin_ticks_));
+  const Moment end = moment();
+  return problem_of_clocks(static_cast<double>(end.ns - begin_.ns) * 1e-9, seconds(end.ticks - begin_.ticks));
 }
 
 std::string problem_of_clocks(double by_clock, double by_counter) {

@@ -28,10 +28,17 @@ class CounterClock {
   // not.
   std::string problem_of_clock() const;
 
+  void sleep(double seconds) const { env_.sleep_us(static_cast<std::int64_t>(seconds * 1e6)); }
+
  private:
+  struct Moment {
+    std::int64_t ns = 0;
+    std::uint64_t ticks = 0;
+  };
+  Moment moment() const;
+
   Env& env_;
-  std::int64_t begin_ns_ = 0;
-  std::uint64_t begin_ticks_ = 0;
+  Moment begin_;
   double seconds_per_tick_ = 0.0;
 };
 
