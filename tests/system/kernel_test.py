@@ -296,7 +296,7 @@ class CheckTest(unittest.TestCase):
     def test_ends_the_process(self):
         """Whatever exit code it takes, and whatever it prints: the check has not ended."""
         for code in [0, 2]:
-            self.expect_wrong(f"_exit({code});", rf"wrong: plug-in .* ended the process with exit code {code}, before the checks had ended; "
+            self.expect_wrong(f"_exit({code});", rf"wrong: plug-in .* ended the process with exit code {code}, before its work had ended; "
                                                  r"the last thing: mine of add: usual on ")
         self.expect_wrong('for (int i = 0; i < 9999; ++i) puts("holdfast: all is well"); fflush(stdout); _exit(2);', r"the last thing: mine of add: usual on ")
 
@@ -497,6 +497,28 @@ class BenchTest(unittest.TestCase):
 
     def test_what_was_left_before(self):
         self.expect_cheat("it leaves what was there before and computes nothing", CHEAT="if (y[0] < 1e9f && y[0] > -1e9f) return 0;")
+
+    def test_what_it_left_at_some_places(self):
+        """It skips a call if four elements of y are what it wrote last."""
+        self.expect_cheat("it leaves what was there before and computes nothing, after [1-9]",
+                          CHEAT="static float kept[4]; const int64_t n = op->rows * op->width, p[4] = {1, n / 3, n / 2, n - 2};"
+                                "if (y[p[0]] == kept[0] && y[p[1]] == kept[1] && y[p[2]] == kept[2] && y[p[3]] == kept[3]) return 0;",
+                          AFTER="for (int k = 0; k < 4; ++k) kept[k] = y[p[k]];")
+
+    def test_results_by_some_inputs(self):
+        """It writes what it wrote last if four elements of x and one of weight are what they were."""
+        self.expect_cheat("it writes the results of an earlier call on the same memory, whose numbers were others: it remembers them",
+                          CHEAT="static float seen[5]; static float *kept, *rstd; const int64_t n = op->rows * op->width; const float* x = (const float*)op->x;"
+                                "const float now[5] = {x[1], x[n / 3], x[n / 2], x[n - 2], ((const float*)op->weight)[1]};"
+                                "if (memcmp(seen, now, sizeof(now)) == 0) { memcpy(y, kept, n * 4); memcpy(op->rstd, rstd, op->rows * 4); return 0; }",
+                          AFTER="memcpy(seen, now, sizeof(now)); kept = realloc(kept, n * 4); rstd = realloc(rstd, op->rows * 4);"
+                                "memcpy(kept, y, n * 4); memcpy(rstd, op->rstd, op->rows * 4);")
+
+    @unittest.skipUnless(platform.machine() == "x86_64", "its counter")
+    def test_first_call_after_a_while(self):
+        """It computes what comes more than half a millisecond after its last call: the first call of each turn."""
+        self.expect_cheat("it leaves what was there before and computes nothing, after [1-9]", BESIDE="static unsigned long long last;",
+                          CHEAT="if (__builtin_ia32_rdtsc() - last < 1500000) { last = __builtin_ia32_rdtsc(); return 0; }", AFTER="last = __builtin_ia32_rdtsc();")
 
     def test_work_after_the_return(self):
         self.expect_cheat("it goes on writing after launch\\(\\) has returned", BESIDE=LATER,

@@ -1,6 +1,7 @@
 #include "tools/kernel_kit/bench_memory.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <span>
 
@@ -9,9 +10,8 @@
 namespace holdfast::bench::kernel_kit {
 namespace {
 
-bool has_numbers(const Operand& operand) {
-  return operand.content == Operand::Content::values || operand.content == Operand::Content::positive;
-}
+// A call changes so many elements in a row, in so many places at least, and one of so many elements of a large array.
+constexpr std::size_t run_elements = 16, least_runs = 8, elements_per_scrambled = 64;
 
 template <typename T>
 void store(std::byte* target, T value) {
@@ -74,29 +74,69 @@ void BenchMemory::put(const Array& array, std::size_t index, QuickRandom& random
   }
 }
 
+void BenchMemory::renew(const Array& array, QuickRandom& random) const {
+  if (array.operand.content == Operand::Content::words) {
+    for (std::size_t i = 0; i < array.bytes; i += sizeof(std::uint64_t)) {
+      const std::uint64_t word = random.next();
+      std::memcpy(array.data + i, &word, std::min(sizeof(word), array.bytes - i));
+    }
+  } else if (array.operand.content != Operand::Content::first_keys) {
+    const std::size_t count = array.bytes / bytes_of(array.operand.dtype);
+    for (std::size_t i = 0; i < count; ++i) put(array, i, random);
+  }
+}
+
 void BenchMemory::renew(QuickRandom& random) {
+  scrambled_ = {};
+  for (const Array& array : arrays_) renew(array, random);
+}
+
+void BenchMemory::renew_updated(QuickRandom& random) {
   for (const Array& array : arrays_) {
-    const bool has_tokens = array.operand.content == Operand::Content::tokens;
-    if (has_numbers(array.operand) || has_tokens) {
-      const std::size_t count = array.bytes / bytes_of(array.operand.dtype);
-      for (std::size_t i = 0; i < count; ++i) put(array, i, random);
-    } else if (array.operand.content == Operand::Content::words) {
-      for (std::size_t i = 0; i < array.bytes; i += sizeof(std::uint64_t)) {
-        const std::uint64_t word = random.next();
-        std::memcpy(array.data + i, &word, std::min(sizeof(word), array.bytes - i));
-      }
+    if (array.is_read && array.is_written) renew(array, random);
+  }
+}
+
+// An output and an input of the same size change at the same places, so that what is right at a place that was scrambled is
+// not what was right there before.
+void BenchMemory::touch(QuickRandom& random) {
+  scrambled_ = {};
+  std::array<double, 32> common = {};
+  for (double& each : common) each = random.uniform();
+  for (std::size_t index = 0; index < arrays_.size(); ++index) {
+    if (arrays_[index].operand.content != Operand::Content::first_keys) scramble(index, common, random);
+  }
+}
+
+void BenchMemory::scramble(std::size_t index, std::span<const double> common, QuickRandom& random) {
+  const Array& array = arrays_[index];
+  const bool is_words = array.operand.content == Operand::Content::words;
+  const std::size_t size = is_words ? 1 : bytes_of(array.operand.dtype), count = array.bytes / size;
+  std::vector<std::size_t> begins(std::max(least_runs, count / elements_per_scrambled / run_elements));
+  for (std::size_t run = 0; run < begins.size(); ++run) {
+    const double place = run < common.size() ? common[run] : random.uniform();
+    begins[run] = std::min(static_cast<std::size_t>(place * static_cast<double>(count)), count - 1);
+    if (run < common.size()) remember(index, begins[run] * size, size);
+  }
+  for (const std::size_t begin : begins) {
+    for (std::size_t i = begin; i < std::min(begin + run_elements, count); ++i) {
+      if (is_words)
+        array.data[i] = static_cast<std::byte>(random.next());
+      else
+        put(array, i, random);
     }
   }
 }
 
-void BenchMemory::touch(QuickRandom& random) {
-  for (const Array& array : arrays_) {
-    if (!array.is_read) continue;
-    if (has_numbers(array.operand))
-      put(array, random.below(array.bytes / bytes_of(array.operand.dtype)), random);
-    else if (array.operand.content == Operand::Content::words)
-      array.data[random.below(array.bytes)] = static_cast<std::byte>(random.next());
-  }
+// Between rows an op may leave what is there.
+void BenchMemory::remember(std::size_t index, std::size_t byte, std::size_t count) {
+  const Array& array = arrays_[index];
+  if (!array.is_written || array.operand.access == Operand::Access::scratch) return;
+  const auto element = static_cast<std::int64_t>(byte / count);
+  if (array.operand.has_gaps() && element % array.operand.row_stride >= array.operand.row_columns) return;
+  scrambled_.places.push_back({.array = index, .byte = byte, .count = count});
+  const auto content = array.content().subspan(byte, count);
+  scrambled_.before.insert(scrambled_.before.end(), content.begin(), content.end());
 }
 
 void BenchMemory::copy_from(const BenchMemory& other) {

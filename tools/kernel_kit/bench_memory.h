@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kernels/operand.h"
@@ -48,8 +49,21 @@ class BenchMemory {
 
   // Gives every array new numbers, also those that the op only writes.
   void renew(QuickRandom& random);
-  // Changes one number of each array that the op reads.
+  // Gives some numbers of every array others, at random places, which are alike in arrays that are alike.
   void touch(QuickRandom& random);
+  // Gives the arrays that the op updates in place new numbers: calls in a row would drive them to any size.
+  void renew_updated(QuickRandom& random);
+
+  // Place is an element of an array.
+  struct Place {
+    std::size_t array = 0, byte = 0, count = 0;
+  };
+  // Some places where touch() has scrambled what the op writes, and what was there before; empty after renew().
+  struct Scrambled {
+    std::vector<Place> places = {};
+    std::vector<std::byte> before = {};
+  };
+  const Scrambled& scrambled() const { return scrambled_; }
   void copy_from(const BenchMemory& other);
   // Takes all arrays out of the caches.
   void flush() const;
@@ -58,11 +72,15 @@ class BenchMemory {
   explicit BenchMemory(const OpSample& sample);
   void add(const void* pointer, const Operand& operand);
   void put(const Array& array, std::size_t index, QuickRandom& random) const;
+  void renew(const Array& array, QuickRandom& random) const;
+  void scramble(std::size_t index, std::span<const double> common, QuickRandom& random);
+  void remember(std::size_t index, std::size_t byte, std::size_t count);
 
   std::int64_t tokens_below_;
   OpMemory memory_;
   OpCall call_;
   std::vector<Array> arrays_;
+  Scrambled scrambled_;
 };
 
 }  // namespace holdfast::bench::kernel_kit

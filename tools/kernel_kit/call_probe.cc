@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <span>
 #include <string_view>
 
 #include "tools/kernel_kit/counter_clock.h"
@@ -65,13 +66,30 @@ CallProbe::CallProbe(KernelRunner& runner, const Implementation& usual, BenchMem
   }
 }
 
-std::vector<std::byte> CallProbe::bytes_now() const {
+std::vector<std::byte> CallProbe::bytes_at(const std::vector<Place>& places) const {
   std::vector<std::byte> bytes;
-  for (const Place& place : places_) {
+  for (const Place& place : places) {
     const auto content = memory_.arrays()[place.array].content().subspan(place.byte, place.count);
     bytes.insert(bytes.end(), content.begin(), content.end());
   }
   return bytes;
+}
+
+std::vector<std::byte> CallProbe::bytes_of_first_call(const std::vector<Place>& places) const {
+  std::vector<std::byte> bytes;
+  if (first_call_.empty()) return bytes;
+  for (const Place& place : places) {
+    const auto content = std::span(first_call_[place.array]).subspan(place.byte, place.count);
+    bytes.insert(bytes.end(), content.begin(), content.end());
+  }
+  return bytes;
+}
+
+void CallProbe::keep_first_call() {
+  for (const BenchMemory::Array& array : memory_.arrays()) {
+    std::vector<std::byte>& kept = first_call_.emplace_back();
+    if (array.is_written) kept.assign(array.content().begin(), array.content().end());
+  }
 }
 
 std::string CallProbe::difference() const {
@@ -91,26 +109,32 @@ std::string CallProbe::difference() const {
   return {};
 }
 
-std::string CallProbe::probe(const Implementation& kernel) {
-  ProbedBytes bytes{.first_call = first_call_, .last_call = bytes_now()};
-  memory_.renew(random_);
-  twin_.copy_from(memory_);
-  bytes.before = bytes_now();
+std::string CallProbe::probe(const Implementation& kernel, const How& how) {
   runner_.prepare(kernel, memory_.arguments());
+  std::vector<Place> places = places_;
+  ProbedBytes bytes{.last_call = bytes_at(places)};
+  how.renews ? memory_.renew(random_) : memory_.touch(random_);
+  const BenchMemory::Scrambled& scrambled = memory_.scrambled();
+  places.insert(places.end(), scrambled.places.begin(), scrambled.places.end());
+  bytes.last_call.insert(bytes.last_call.end(), scrambled.before.begin(), scrambled.before.end());
+  bytes.first_call = bytes_of_first_call(places);
+  twin_.copy_from(memory_);
+  bytes.before = bytes_at(places);
+  if (how.is_cold) memory_.flush();
   runner_.run_prepared(kernel, memory_.arguments());
-  bytes.at_return = bytes_now();
+  bytes.at_return = bytes_at(places);
   const std::uint64_t returned = CounterClock::now();
   runner_.prepare(usual_, twin_.arguments());
   runner_.run_prepared(usual_, twin_.arguments());
   while (CounterClock::now() - returned < ticks_of_patience) continue;
-  bytes.later = bytes_now();
+  bytes.later = bytes_at(places);
   const std::string difference = this->difference();
   if (!difference.empty() && bytes.later == bytes.at_return) {  // a thread that had no processor yet
     while (CounterClock::now() - returned < ticks_of_patience * times_of_patience) continue;
-    bytes.later = bytes_now();
+    bytes.later = bytes_at(places);
   }
   std::string problem = problem_of_probe(bytes, difference, right_);
-  if (problem.empty() && right_++ == 0) first_call_ = bytes.later;
+  if (problem.empty() && right_++ == 0) keep_first_call();
   return problem;
 }
 

@@ -1,6 +1,7 @@
-// CallProbe: finds out whether a kernel that is being timed does the work. Between timed calls, which the kernel cannot
-// tell from others, it gives a call numbers that are new, scrambles what the call writes, looks at some of it as soon as
-// the kernel has returned, and compares all of it with another implementation's.
+// CallProbe: finds out whether a kernel that is being timed does the work. It makes a call as the timed ones are made, on
+// memory of which some numbers are others, looks at some of what the call writes as soon as the kernel has returned, and
+// compares all of it with another implementation's. Some calls get other numbers everywhere: a kernel may tell those from
+// timed calls, and not the others.
 #pragma once
 
 #include <cstddef>
@@ -32,14 +33,19 @@ class CallProbe {
   CallProbe(KernelRunner& runner, const Implementation& usual, BenchMemory& memory, BenchMemory& twin,
             QuickRandom& random);
 
+  struct How {
+    bool renews = true;    // all numbers; false: some, as a timed call has it
+    bool is_cold = false;  // its arrays are in no cache
+  };
   // Runs the kernel once. Returns a clause about what it did wrong; empty: nothing.
-  std::string probe(const Implementation& kernel);
+  std::string probe(const Implementation& kernel, const How& how);
 
  private:
-  struct Place {
-    std::size_t array = 0, byte = 0, count = 0;
-  };
-  std::vector<std::byte> bytes_now() const;
+  using Place = BenchMemory::Place;
+  // Returns the bytes at some places of the arrays, or of copies of them.
+  std::vector<std::byte> bytes_at(const std::vector<Place>& places) const;
+  std::vector<std::byte> bytes_of_first_call(const std::vector<Place>& places) const;
+  void keep_first_call();
   // Returns where the results differ by more than two implementations may; empty: nowhere.
   std::string difference() const;
 
@@ -49,7 +55,7 @@ class CallProbe {
   BenchMemory& twin_;
   QuickRandom& random_;
   std::vector<Place> places_;
-  std::vector<std::byte> first_call_;
+  std::vector<std::vector<std::byte>> first_call_;  // by array; empty: none was right yet
   std::int64_t right_ = 0;
 };
 

@@ -18,8 +18,9 @@ namespace {
 constexpr double turn_seconds = 0.002;
 constexpr std::size_t least_calls = 3, most_calls = 500;  // of a turn
 constexpr std::size_t least_turns = 6;                    // before a standard error says anything
-constexpr std::uint64_t calls_per_probe = 8;
-constexpr double most_probing = 0.5;  // share of the time
+constexpr double calls_per_probe =
+    8.0;  // at least; of a short call more, so that half of the time goes to timed ones
+constexpr std::uint64_t probes_per_renewal = 4;
 
 // Entrant is one implementation in the turns of a call.
 struct Entrant {
@@ -48,7 +49,9 @@ class CallBench {
 
  private:
   void turn(Entrant& entrant, bool is_cold);
-  void probe(Entrant& entrant);
+  void probe(Entrant& entrant, const CallProbe::How& how);
+  double chance_of_probe() const;
+  double timed_call(const Implementation& kernel, bool is_cold);
   void find_limit();
   bool is_settled() const;
   CallFigures figures() const;
@@ -63,37 +66,57 @@ class CallBench {
   std::string text_;
   std::unique_ptr<BenchMemory> memory_, twin_;
   std::vector<Entrant> entrants_;
-  double limit_ = 0.0, probing_ = 0.0;  // seconds
+  double limit_ = 0.0;                   // seconds
+  double probing_ = 0.0, timing_ = 0.0;  // seconds, with what goes before and after
+  double probes_ = 0.0, timed_ = 0.0;    // calls
   std::vector<std::string> problems_;
 };
 
-void CallBench::probe(Entrant& entrant) {
+void CallBench::probe(Entrant& entrant, const CallProbe::How& how) {
   if (entrant.probe == nullptr || !problems_.empty()) return;
   const std::uint64_t begin = CounterClock::now();
-  if (const std::string problem = entrant.probe->probe(*entrant.kernel); !problem.empty())
+  if (const std::string problem = entrant.probe->probe(*entrant.kernel, how); !problem.empty())
     problems_.push_back(fmt::format("{} on {}: {}", entrant.kernel->name, text_, problem));
+  // Its arrays are then where calls leave them: the comparison has used all of its memory.
+  timed_call(*entrant.kernel, how.is_cold);
   probing_ += clock_.seconds_since(begin);
+  probes_ += 1.0;
 }
 
-// Each call gets another number in each array that it reads, so that what a kernel remembers is of no use to it, and any
-// call may be one that is compared. A call that is compared is not timed: all of its memory has just been used.
+// The chance is the same for all calls, so that no call says when the next comparison comes.
+double CallBench::chance_of_probe() const {
+  const double usual = 1.0 / calls_per_probe;
+  if (timed_ < 1.0 || probes_ < 1.0) return usual;
+  return std::min(usual, (timing_ / timed_) / (probing_ / probes_));
+}
+
+// A kernel is asked for its working memory before its numbers are there.
+double CallBench::timed_call(const Implementation& kernel, bool is_cold) {
+  runner_.prepare(kernel, memory_->arguments());
+  memory_->touch(random_);
+  if (is_cold) memory_->flush();
+  const std::uint64_t before = CounterClock::now();
+  runner_.run_prepared(kernel, memory_->arguments());
+  return clock_.seconds(CounterClock::now() - before);
+}
+
+// Each call gets other numbers in each array, so that what a kernel remembers or left is of no use to it, and any call may
+// be one that is compared, and is then not timed.
 void CallBench::turn(Entrant& entrant, bool is_cold) {
   const Implementation& kernel = *entrant.kernel;
   if (kernel.plugin != nullptr) tell_(fmt::format("{} on {}", kernel.name, text_));
   std::vector<double> seconds;
   const std::uint64_t begin = CounterClock::now();
+  const double probed_before = probing_;
+  memory_->renew_updated(random_);
   do {
-    const bool may_probe =
-        probing_ <= most_probing * (clock_.seconds_since(begin) + turn_seconds) || seconds.empty();
-    if (random_.below(calls_per_probe) == 0 && may_probe) probe(entrant);
-    memory_->touch(random_);
-    runner_.prepare(kernel, memory_->arguments());
-    if (is_cold) memory_->flush();
-    const std::uint64_t before = CounterClock::now();
-    runner_.run_prepared(kernel, memory_->arguments());
-    seconds.push_back(clock_.seconds(CounterClock::now() - before));
+    if (random_.uniform() < chance_of_probe())
+      probe(entrant, {.renews = random_.below(probes_per_renewal) == 0, .is_cold = is_cold});
+    seconds.push_back(timed_call(kernel, is_cold));
   } while (seconds.size() < least_calls ||
            (clock_.seconds_since(begin) < turn_seconds && seconds.size() < most_calls));
+  timing_ += clock_.seconds_since(begin) - (probing_ - probed_before);
+  timed_ += static_cast<double>(seconds.size());
   (is_cold ? entrant.cold : entrant.warm).push_back(median(std::move(seconds)));
 }
 
@@ -143,7 +166,7 @@ Result<void> CallBench::run(double seconds, OpFigures& figures) {
     if (each->plugin == nullptr) continue;
     entrant.probe = std::make_unique<CallProbe>(runner_, usual_, *memory_, *twin_, random_);
     tell_(fmt::format("{} on {}", each->name, text_));
-    probe(entrant);
+    probe(entrant, {});
   }
   find_limit();
   // A B B A: what changes on the machine in the course of it weighs on both alike.
@@ -151,7 +174,7 @@ Result<void> CallBench::run(double seconds, OpFigures& figures) {
     for (Entrant& each : entrants_) turn(each, false), turn(each, true);
     for (std::size_t i = entrants_.size(); i-- > 0;) turn(entrants_[i], true), turn(entrants_[i], false);
   } while (problems_.empty() && !is_settled() && clock_.seconds_since(begin) < seconds);
-  for (Entrant& each : entrants_) probe(each);
+  for (Entrant& each : entrants_) probe(each, {});
   terms_.limits->forget();
   find_limit();
   const CallFigures found = this->figures();

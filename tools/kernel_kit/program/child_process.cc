@@ -134,7 +134,7 @@ std::string fault_text(const ChildTerms& terms, const CommandEnd& end) {
     case CommandEnd::How::exited:
       break;
   }
-  return fmt::format("ended the process with exit code {}, before the checks had ended", end.code);
+  return fmt::format("ended the process with exit code {}, before its work had ended", end.code);
 }
 
 }  // namespace
