@@ -2,12 +2,18 @@
 
 #include <fmt/core.h>
 
+#include <array>
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <type_traits>
 
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/team.h"
 #include "kernels/float_mode.h"
+#include "kernels/op_fields.h"
 #include "runtime/core/units.h"
 #include "runtime/os/console.h"
 
@@ -46,7 +52,47 @@ void run_parts(const hf_call* call, std::int64_t count, hf_task task, void* data
   std::abort();
 }
 
-hf_call shape_of_call(const void* arguments) {
+// ShapeOfCall is a call for questions about shapes and types: its arrays are given or left out, and the same or others, as
+// the call's are, at addresses where no process has memory. A kernel cannot answer from numbers, which are not there when
+// a step is planned, or compute while nobody waits for it.
+class ShapeOfCall {
+ public:
+  ShapeOfCall(OpId id, const void* arguments) {
+    visit_op(id, arguments, [this](const auto& op) { copy(op); });
+  }
+  const void* arguments() const { return bytes_.data(); }
+
+ private:
+  // No canonical address of x86-64 and none of a process of arm64 begins with these bits.
+  static constexpr std::uintptr_t nowhere = std::uintptr_t{0x8000} << 48, room = std::uintptr_t{1} << 40;
+
+  template <typename Op>
+  void copy(const Op& op) {
+    static_assert(std::is_trivially_copyable_v<Op> && sizeof(Op) <= op_bytes_max);
+    std::memcpy(bytes_.data(), &op, sizeof(Op));
+    visit_fields(op, [&](const char*, const auto& field) {
+      using Field = std::remove_cvref_t<decltype(field)>;
+      // A list of segments is a shape.
+      if constexpr (std::is_pointer_v<Field> && !std::is_same_v<Field, const BlockSegment*>) {
+        const std::uintptr_t away = field == nullptr ? 0 : nowhere + room * number_of(field);
+        const auto* const place = reinterpret_cast<const std::byte*>(&field);
+        std::memcpy(bytes_.data() + (place - reinterpret_cast<const std::byte*>(&op)), &away, sizeof(away));
+      }
+    });
+  }
+  std::uintptr_t number_of(const void* array) {
+    std::size_t number = 0;
+    while (number < count_ && arrays_[number] != array) ++number;
+    if (number == count_) arrays_[count_++] = array;
+    return number;
+  }
+
+  alignas(16) std::array<std::byte, op_bytes_max> bytes_ = {};
+  std::array<const void*, op_bytes_max / sizeof(void*)> arrays_ = {};
+  std::size_t count_ = 0;
+};
+
+hf_call call_of(const void* arguments) {
   return {.bytes = sizeof(hf_call),
           .device = HF_CPU,
           .threads = 0,
@@ -56,7 +102,7 @@ hf_call shape_of_call(const void* arguments) {
 }
 
 hf_call call_on(const cpu::Context& context, const void* arguments) {
-  hf_call call = shape_of_call(arguments);
+  hf_call call = call_of(arguments);
   call.threads = context.team().threads();
   return call;
 }
@@ -66,7 +112,8 @@ hf_call call_on(const cpu::Context& context, const void* arguments) {
 std::size_t workspace_bytes(const Implementation& implementation, const cpu::Context& context,
                             const void* arguments) {
   if (implementation.plugin == nullptr || implementation.plugin->kernel->workspace == nullptr) return 0;
-  const hf_call call = call_on(context, arguments);
+  const ShapeOfCall shape(implementation.op, arguments);
+  const hf_call call = call_on(context, shape.arguments());
   const KeptFloatMode mode;
   return implementation.plugin->kernel->workspace(&call);
 }
@@ -94,7 +141,8 @@ bool Implementation::computes_all() const {
 bool Implementation::computes(const void* arguments) const {
   if (computes_all()) return true;
   if (plugin == nullptr) return supports(arguments);
-  const hf_call call = shape_of_call(arguments);
+  const ShapeOfCall shape(op, arguments);
+  const hf_call call = call_of(shape.arguments());
   const KeptFloatMode mode;
   return plugin->kernel->supports(&call) != 0;
 }

@@ -5,10 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/context.h"
 #include "kernels/cpu/lists.h"
+#include "kernels/cpu/matmul_cache.h"
+#include "kernels/cpu/team.h"
 #include "kernels/digest.h"
 #include "kernels/elementwise.h"
 #include "kernels/plugin_loader.h"
@@ -191,6 +195,38 @@ TEST_F(PluginTest, ItsFloatingPointModeStaysItsOwn) {
     device->launch(Add{.a = &element, .b = &element, .y = &element, .count = 1});
   device->synchronize();
   EXPECT_EQ(fast_threads_seen, 0);
+}
+
+// Neither can answer from numbers, or write where the op does while nobody waits for it.
+TEST_F(PluginTest, QuestionsAboutACallHaveNoMemory) {
+  static hf_add asked;
+  const auto answer = [](const hf_call* call) { asked = *static_cast<const hf_add*>(call->op); };
+  static void (*ask)(const hf_call*) = answer;
+  kernel_.supports = [](const hf_call* call) {
+    ask(call);
+    return 1;
+  };
+  kernel_.workspace = [](const hf_call* call) {
+    ask(call);
+    return std::size_t{0};
+  };
+  float element = 0.0F;
+  const Add op{.a = &element, .b = nullptr, .y = &element, .count = 1};
+  cpu::Team team(1, cpu::use_one_thread_per_primitive);
+  cpu::Scratch scratch(1);
+  cpu::MatmulCache matmuls(1);
+  const cpu::Context context(team, scratch, matmuls);
+  for (const bool of_workspace : {false, true}) {
+    asked = {};
+    of_workspace ? static_cast<void>(workspace_bytes(implementation_, context, &op))
+                 : static_cast<void>(implementation_.computes(&op));
+    EXPECT_EQ(asked.count, 1);
+    EXPECT_NE(asked.a, nullptr);
+    EXPECT_NE(asked.a, static_cast<const void*>(&element));
+    EXPECT_EQ(asked.a, asked.y) << "the same memory";
+    EXPECT_EQ(asked.b, nullptr) << "left out";
+    EXPECT_GE(reinterpret_cast<std::uintptr_t>(asked.a), std::uintptr_t{0x8000} << 48);
+  }
 }
 
 TEST_F(PluginTest, WorkspaceThatNoCallNeedsIsRefusedWhereItIsPlanned) {

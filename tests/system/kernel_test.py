@@ -405,7 +405,7 @@ static int launch(const hf_call* call, void* workspace, void* stream) {
   return 0;
 }
 static int supports(const hf_call* call) { return ((const hf_rmsnorm_forward*)call->op)->dtype == HF_FP32; }
-static const hf_kernel kernels[] = {{HF_KERNEL_ABI, HF_CPU, HF_SAME_BITS_TWICE, 0, "rmsnorm_forward", HF_SCHEMA_RMSNORM_FORWARD, "mine", 0, supports, 0, launch}};
+static const hf_kernel kernels[] = {{HF_KERNEL_ABI, HF_CPU, HF_SAME_BITS_TWICE, 0, "rmsnorm_forward", HF_SCHEMA_RMSNORM_FORWARD, "mine", 0, supports, WORKSPACE, launch}};
 HF_EXPORT const hf_kernel* hf_kernels(int* count) { *count = 1; return kernels; }
 """
 # Half of the time passes for whoever asks clock_gettime(): its first bytes jump here.
@@ -519,6 +519,18 @@ class BenchTest(unittest.TestCase):
         """It computes what comes more than half a millisecond after its last call: the first call of each turn."""
         self.expect_cheat("it leaves what was there before and computes nothing, after [1-9]", BESIDE="static unsigned long long last;",
                           CHEAT="if (__builtin_ia32_rdtsc() - last < 1500000) { last = __builtin_ia32_rdtsc(); return 0; }", AFTER="last = __builtin_ia32_rdtsc();")
+
+    def test_work_in_its_workspace_function(self):
+        """That runs before the time of a call: on the call's memory it ends the process, and on memory that it remembers it finds old numbers."""
+        skip = "if (done) { done = 0; return 0; }"
+        room = "static int done; static hf_rmsnorm_forward last; static size_t room(const hf_call* call) { (void)call; ROOM return 64; }"
+        words = {"WORKSPACE": "room", "CHEAT": skip, "AFTER": "last = *op;"}
+        at_once = {**words, "BESIDE": room.replace("ROOM", "if (!done) { compute((const hf_rmsnorm_forward*)call->op); done = 1; }")}
+        for done in [self.bench(**at_once), harness.call_program("kernel", "check", self.file)]:
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertRegex(done.stdout, r"wrong: plug-in \S+ ended the process by signal 11 \(SIGSEGV\)")
+        self.expect_cheat("it leaves what was there before and computes nothing|its numbers are wrong|it was right in",
+                          **{**words, "BESIDE": room.replace("ROOM", "if (last.y && !done) { compute(&last); done = 1; }")})
 
     def test_work_after_the_return(self):
         self.expect_cheat("it goes on writing after launch\\(\\) has returned", BESIDE=LATER,
