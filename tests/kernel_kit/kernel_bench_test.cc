@@ -191,10 +191,17 @@ TEST(BenchMemory, HasOtherNumbersForEachCall) {
 }
 
 TEST(KernelBench, NothingIsFasterThanTheMachine) {
-  EXPECT_THAT(kit::problem_of_speed(20e-6, 100e-6),
-              HasSubstr("it takes 20 us, and this machine needs 100 us to move the bytes"));
-  EXPECT_THAT(kit::problem_of_speed(30e-6, 100e-6), IsEmpty()) << "a limit that was measured is not exact";
-  EXPECT_THAT(kit::problem_of_speed(0.1e-6, 5e-6), IsEmpty()) << "of which the start of threads is most";
+  EXPECT_THAT(
+      kit::problem_of_speed(20e-6, 100e-6, 110e-6),
+      HasSubstr("it takes 20 us, this machine needs 100 us to move the bytes of the call or to multiply its "
+                "numbers, and the fastest other kernel takes 110 us"));
+  EXPECT_THAT(kit::problem_of_speed(30e-6, 100e-6, 110e-6), IsEmpty())
+      << "a limit that was measured is not exact";
+  EXPECT_THAT(kit::problem_of_speed(20e-6, 100e-6, 70e-6), IsEmpty()) << "others are as fast as that";
+  EXPECT_THAT(kit::problem_of_speed(0.1e-6, 5e-6, 2e-6), IsEmpty())
+      << "of which the start of threads is most";
+  EXPECT_THAT(kit::problem_of_speed(0.09e-6, 1.2e-6, 4.4e-6), HasSubstr("it does not do the work"));
+  EXPECT_THAT(kit::problem_of_speed(0.4e-6, 1.2e-6, 4.4e-6), IsEmpty());
 }
 
 TEST(CounterClock, TellsOfAClockThatWasChanged) {
@@ -206,9 +213,9 @@ TEST(CounterClock, TellsOfAClockThatWasChanged) {
   EXPECT_THAT(clock.problem_of_clock(), IsEmpty());
 }
 
-TEST(TurnMean, IsTheMeanOfTurnsWithItsStandardError) {
-  const std::vector<double> turns = {1.0, 2.0, 3.0, 4.0};
-  const kit::TurnMean figure = kit::figure_of(turns);
+TEST(RoundMean, IsTheMeanOfRoundsWithItsStandardError) {
+  const std::vector<double> rounds = {1.0, 2.0, 3.0, 4.0};
+  const kit::RoundMean figure = kit::figure_of(rounds);
   EXPECT_DOUBLE_EQ(figure.seconds, 2.5);
   EXPECT_NEAR(figure.error, 0.6454972243679028, 1e-15);
 }
@@ -218,7 +225,7 @@ TEST(OpFigures, AStepTakesTheDefaultWhereAKernelComputesNothing) {
     return kit::KernelFigures{.name = name,
                               .is_default = is_default,
                               .is_of_plugin = !is_default,
-                              .warm = {.seconds = seconds, .error = seconds / 10, .turns = 1},
+                              .warm = {.seconds = seconds, .error = seconds / 10, .rounds = 1},
                               .cold = {.seconds = 2 * seconds}};
   };
   const kit::OpFigures figures{

@@ -473,7 +473,9 @@ class BenchTest(unittest.TestCase):
         mine = next(each for each in op["step"] if each["plugin"])
         one = next(each for each in call["implementations"] if each["plugin"])
         self.assertAlmostEqual(mine["warm"]["ms"] * 1e3 / (one["warm"]["microseconds"] * call["calls"]), 1, places=6)
-        self.assertGreaterEqual(one["warm"]["turns"], 2)
+        self.assertGreaterEqual(one["warm"]["rounds"], 1)
+        if op["settled"]:
+            self.assertGreaterEqual(one["warm"]["rounds"], 10)
 
     def test_calls_that_it_does_not_compute(self):
         done = self.bench(HF_FP32="HF_BF16")
@@ -540,7 +542,7 @@ class BenchTest(unittest.TestCase):
     def test_faster_than_the_machine(self):
         text = self.scene.config.read_text()
         self.scene.config.write_text(re.sub("\nmicrobatch_size = \\d+", "\nmicrobatch_size = 512", text))
-        self.expect_cheat(r"it takes \S+ us, and this machine needs \S+ us to move the bytes of the call or to multiply its numbers: it does not do the work",
+        self.expect_cheat(r"it takes \S+ us, this machine needs \S+ us to move the bytes of the call or to multiply its numbers, and the fastest other kernel takes \S+ us: it does not do the work",
                           CHEAT="return 0;")
 
     @unittest.skipUnless(platform.machine() == "x86_64", "machine code")

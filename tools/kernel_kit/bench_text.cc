@@ -12,12 +12,21 @@ std::string name_text(const std::string& name, bool is_default, bool is_of_plugi
   return name + (is_default ? ", the default" : is_of_plugin ? ", of the plug-in" : "");
 }
 
-std::string error_text(const TurnMean& figure) {
+std::string error_text(const RoundMean& figure) {
   return figure.seconds > 0.0 ? fmt::format("{:.2f} %", 100.0 * figure.error / figure.seconds) : "";
 }
 
-Json json_of(const TurnMean& figure, double times, const char* unit) {
-  return {{unit, figure.seconds * times}, {"standard_error", figure.error * times}, {"turns", figure.turns}};
+std::string error_line(const OpFigures& figures) {
+  if (figures.is_settled) return "every standard error was below 0.1 % when it stopped\n";
+  const std::string error =
+      fmt::format("the largest standard error is {:.2f} %", 100.0 * figures.largest_error());
+  return figures.problems.empty() ? fmt::format("the time is over; {} (--seconds N measures longer)\n", error)
+                                  : fmt::format("it stopped at what is wrong; {}\n", error);
+}
+
+Json json_of(const RoundMean& figure, double times, const char* unit) {
+  return {
+      {unit, figure.seconds * times}, {"standard_error", figure.error * times}, {"rounds", figure.rounds}};
 }
 
 }  // namespace
@@ -38,12 +47,7 @@ std::string text_of(const OpFigures& figures, std::string_view run) {
     }
   }
   std::string text = fmt::format("{}\n{}\n", figures.op, table.text());
-  text +=
-      figures.is_settled
-          ? "every standard error is below 0.1 %\n"
-          : fmt::format(
-                "the time is over; the largest standard error is {:.2f} % (--seconds N measures longer)\n",
-                100.0 * figures.largest_error());
+  text += error_line(figures);
   text += fmt::format("\nms of a step of {}, all calls of {}\n", run, figures.op);
   TextTable steps({"implementation", "warm", "+-", "cold", "+-"}, 1);
   for (const OpFigures::Step& each : figures.steps())

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
+#include <numeric>
 
 #include "runtime/measure/call_key.h"
 #include "runtime/measure/op_timer.h"
@@ -17,17 +19,32 @@ namespace {
 
 constexpr double turn_seconds = 0.002;
 constexpr std::size_t least_calls = 3, most_calls = 500;  // of a turn
-constexpr std::size_t least_turns = 6;                    // before a standard error says anything
-constexpr double calls_per_probe =
-    8.0;  // at least; of a short call more, so that half of the time goes to timed ones
+constexpr std::size_t least_rounds = 10;                  // before a standard error says anything
+// At least; of a short call more, so that half of the time goes to timed ones.
+constexpr double calls_per_probe = 8.0;
 constexpr std::uint64_t probes_per_renewal = 4;
 
 // Entrant is one implementation in the turns of a call.
 struct Entrant {
   const Implementation* kernel = nullptr;
-  std::vector<double> warm = {}, cold = {};  // medians of turns
-  std::unique_ptr<CallProbe> probe = {};     // of a plug-in's kernel
+  struct Times {
+    std::vector<double> rounds = {}, turns = {};  // seconds: means of rounds, and medians of the turns of one
+    void end_round() {
+      rounds.push_back(std::accumulate(turns.begin(), turns.end(), 0.0) / static_cast<double>(turns.size()));
+      turns.clear();
+    }
+  };
+  Times warm = {}, cold = {};
+  std::unique_ptr<CallProbe> probe = {};  // of a plug-in's kernel
 };
+
+double fastest_other(const CallFigures& call) {
+  double fastest = std::numeric_limits<double>::infinity();
+  for (const KernelFigures& each : call.kernels) {
+    if (!each.is_of_plugin) fastest = std::min(fastest, each.warm.seconds);
+  }
+  return fastest;
+}
 
 // CallBench measures one call.
 class CallBench {
@@ -48,6 +65,7 @@ class CallBench {
   Result<void> run(double seconds, OpFigures& figures);
 
  private:
+  void round();
   void turn(Entrant& entrant, bool is_cold);
   void probe(Entrant& entrant, const CallProbe::How& how);
   double chance_of_probe() const;
@@ -117,7 +135,15 @@ void CallBench::turn(Entrant& entrant, bool is_cold) {
            (clock_.seconds_since(begin) < turn_seconds && seconds.size() < most_calls));
   timing_ += clock_.seconds_since(begin) - (probing_ - probed_before);
   timed_ += static_cast<double>(seconds.size());
-  (is_cold ? entrant.cold : entrant.warm).push_back(median(std::move(seconds)));
+  (is_cold ? entrant.cold : entrant.warm).turns.push_back(median(std::move(seconds)));
+}
+
+// A B B A: what changes on the machine in the course of it weighs on all alike. The two turns of a round are not
+// independent, so the round counts as one.
+void CallBench::round() {
+  for (Entrant& each : entrants_) turn(each, false), turn(each, true);
+  for (std::size_t i = entrants_.size(); i-- > 0;) turn(entrants_[i], true), turn(entrants_[i], false);
+  for (Entrant& each : entrants_) each.warm.end_round(), each.cold.end_round();
 }
 
 // The better of two measurements counts: a moment that another program takes is not held in anybody's favour.
@@ -130,8 +156,8 @@ void CallBench::find_limit() {
 
 bool CallBench::is_settled() const {
   return std::ranges::all_of(entrants_, [&](const Entrant& each) {
-    if (each.warm.size() < least_turns) return false;
-    for (const TurnMean& figure : {figure_of(each.warm), figure_of(each.cold)}) {
+    if (each.warm.rounds.size() < least_rounds) return false;
+    for (const RoundMean& figure : {figure_of(each.warm.rounds), figure_of(each.cold.rounds)}) {
       if (figure.error > terms_.largest_error * figure.seconds) return false;
     }
     return true;
@@ -144,8 +170,8 @@ CallFigures CallBench::figures() const {
     found.kernels.push_back({.name = each.kernel->name,
                              .is_default = each.kernel == &usual_,
                              .is_of_plugin = each.kernel->plugin != nullptr,
-                             .warm = figure_of(each.warm),
-                             .cold = figure_of(each.cold)});
+                             .warm = figure_of(each.warm.rounds),
+                             .cold = figure_of(each.cold.rounds)});
   return found;
 }
 
@@ -169,24 +195,17 @@ Result<void> CallBench::run(double seconds, OpFigures& figures) {
     probe(entrant, {});
   }
   find_limit();
-  // A B B A: what changes on the machine in the course of it weighs on both alike.
   do {
-    for (Entrant& each : entrants_) turn(each, false), turn(each, true);
-    for (std::size_t i = entrants_.size(); i-- > 0;) turn(entrants_[i], true), turn(entrants_[i], false);
+    round();
   } while (problems_.empty() && !is_settled() && clock_.seconds_since(begin) < seconds);
   for (Entrant& each : entrants_) probe(each, {});
   terms_.limits->forget();
   find_limit();
   const CallFigures found = this->figures();
-  double others =
-      limit_;  // a limit that other programs were in the way of is not believed against all of them
   for (const KernelFigures& each : found.kernels) {
-    if (!each.is_of_plugin) others = std::min(others, each.warm.seconds);
-  }
-  for (const KernelFigures& each : found.kernels) {
-    const std::string problem = problem_of_speed(each.warm.seconds, limit_);
-    if (each.is_of_plugin && !problem.empty() && !problem_of_speed(each.warm.seconds, others).empty())
-      problems_.push_back(fmt::format("{} on {}: {}", each.name, text_, problem));
+    if (!each.is_of_plugin) continue;
+    const std::string problem = problem_of_speed(each.warm.seconds, limit_, fastest_other(found));
+    if (!problem.empty()) problems_.push_back(fmt::format("{} on {}: {}", each.name, text_, problem));
   }
   // A kernel's own threads may still write to memory that goes with this object.
   constexpr double patience = 0.3;
@@ -197,10 +216,10 @@ Result<void> CallBench::run(double seconds, OpFigures& figures) {
   return {};
 }
 
-void add_times(TurnMean& sum, const TurnMean& one, double times) {
+void add_times(RoundMean& sum, const RoundMean& one, double times) {
   sum.seconds += times * one.seconds;
   sum.error = std::hypot(sum.error, times * one.error);
-  sum.turns += one.turns;
+  sum.rounds += one.rounds;
 }
 
 const KernelFigures* find(const CallFigures& call, const auto& matches) {
@@ -210,26 +229,29 @@ const KernelFigures* find(const CallFigures& call, const auto& matches) {
 
 }  // namespace
 
-TurnMean figure_of(std::span<const double> turns) {
-  TurnMean figure{.turns = std::ssize(turns)};
-  const auto count = static_cast<double>(turns.size());
-  if (turns.empty()) return figure;
-  for (const double each : turns) figure.seconds += each / count;
+RoundMean figure_of(std::span<const double> rounds) {
+  RoundMean figure{.rounds = std::ssize(rounds)};
+  const auto count = static_cast<double>(rounds.size());
+  if (rounds.empty()) return figure;
+  for (const double each : rounds) figure.seconds += each / count;
   double squares = 0.0;
-  for (const double each : turns) squares += (each - figure.seconds) * (each - figure.seconds);
-  figure.error = turns.size() < 2 ? figure.seconds : std::sqrt(squares / (count - 1.0) / count);
+  for (const double each : rounds) squares += (each - figure.seconds) * (each - figure.seconds);
+  figure.error = rounds.size() < 2 ? figure.seconds : std::sqrt(squares / (count - 1.0) / count);
   return figure;
 }
 
-std::string problem_of_speed(double seconds, double limit_seconds) {
-  constexpr double times = 4.0;       // what is nearer to a measured limit may be right
-  constexpr double shortest = 10e-6;  // of a limit that is more than the start of threads
-  if (limit_seconds < shortest || seconds * times >= limit_seconds) return {};
+std::string problem_of_speed(double seconds, double limit_seconds, double others) {
+  constexpr double times = 4.0;  // what is nearer to a measured limit may be right
+  // A limit of less than `large` may be the start of threads, which a kernel can do without; it takes `start` or so.
+  constexpr double large = 10e-6, start = 2e-6;
+  // A limit that other programs were in the way of is not believed against all other kernels.
+  if (seconds * times >= limit_seconds || seconds * times >= others) return {};
+  if (limit_seconds < large && seconds + start >= others) return {};
   return fmt::format(
-      "it takes {:.3g} us, and this machine needs {:.3g} us to move the bytes of the call or to multiply its "
-      "numbers: it "
-      "does not do the work",
-      seconds * 1e6, limit_seconds * 1e6);
+      "it takes {:.3g} us, this machine needs {:.3g} us to move the bytes of the call or to multiply its "
+      "numbers, and the "
+      "fastest other kernel takes {:.3g} us: it does not do the work",
+      seconds * 1e6, limit_seconds * 1e6, others * 1e6);
 }
 
 std::vector<OpFigures::Step> OpFigures::steps() const {
@@ -257,7 +279,7 @@ double OpFigures::largest_error() const {
   double largest = 0.0;
   for (const CallFigures& call : calls) {
     for (const KernelFigures& each : call.kernels) {
-      for (const TurnMean& figure : {each.warm, each.cold})
+      for (const RoundMean& figure : {each.warm, each.cold})
         largest = std::max(largest, figure.seconds > 0.0 ? figure.error / figure.seconds : 0.0);
     }
   }

@@ -20,18 +20,18 @@
 
 namespace holdfast::bench::kernel_kit {
 
-// TurnMean is the time of one call: the mean over turns, in each of which the median of its calls counts.
-struct TurnMean {
+// RoundMean is the time of one call: the mean over rounds of two turns, in each of which the median of its calls counts.
+struct RoundMean {
   double seconds = 0.0, error = 0.0;  // standard error of the mean
-  std::int64_t turns = 0;
+  std::int64_t rounds = 0;
 };
-TurnMean figure_of(std::span<const double> turns);
+RoundMean figure_of(std::span<const double> rounds);
 
 struct KernelFigures {
   std::string name = {};
   bool is_default = false, is_of_plugin = false;
-  TurnMean warm = {};  // its arrays are where the call before has left them
-  TurnMean cold = {};  // its arrays are in no cache
+  RoundMean warm = {};  // its arrays are where the call before has left them
+  RoundMean cold = {};  // its arrays are in no cache
 };
 
 // CallFigures are about one call of the step.
@@ -55,7 +55,7 @@ struct OpFigures {
   struct Step {
     std::string name = {};
     bool is_default = false, is_of_plugin = false;
-    TurnMean warm = {}, cold = {};
+    RoundMean warm = {}, cold = {};
   };
   std::vector<Step> steps() const;  // by implementation
   double largest_error() const;     // relative, of all figures
@@ -77,9 +77,10 @@ struct KernelBenchTerms {
 Result<OpFigures> bench_kernels(const CounterClock& clock, const KernelBenchTerms& terms,
                                 const std::function<void(const std::string&)>& tell);
 
-// Returns a sentence about a kernel that takes less time than its machine needs to move the bytes or to multiply; empty:
-// it does not. Pure.
-std::string problem_of_speed(double seconds, double limit_seconds);
+// Returns a sentence about a kernel that takes less than a quarter of the time that its machine needs to move the bytes or
+// to multiply, and of `others`, that of the fastest other kernel; empty: it does not. Where the limit is so short that it may
+// be the start of threads, it must also be faster than the others by more than that. Pure.
+std::string problem_of_speed(double seconds, double limit_seconds, double others);
 
 std::string text_of(const OpFigures& figures, std::string_view run);
 Json json_of(const OpFigures& figures);
