@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/config/config.h"
+#include "runtime/data/data_set.h"
 #include "runtime/os/env.h"
 #include "tools/bench_native/op_samples.h"
 
@@ -17,7 +18,8 @@ struct StepCall {
 };
 
 // Returns the calls of an op in a step of the run, in its order, on one rank with its memory on the host. `config` is
-// resolved for one rank.
-Result<std::vector<StepCall>> calls_of_step(Env& env, const Config& config, OpId op);
+// resolved for one rank. With `document_mask`, attention has the documents of the first microbatch of `data`, which was
+// opened with the run's options.
+Result<std::vector<StepCall>> calls_of_step(Env& env, const Config& config, const DataSet& data, OpId op);
 
 }  // namespace holdfast::bench

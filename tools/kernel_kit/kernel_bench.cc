@@ -149,8 +149,9 @@ void CallBench::round() {
 // The better of two measurements counts: a moment that another program takes is not held in anybody's favour.
 void CallBench::find_limit() {
   const OpCall& shape = call_.sample.shape;
-  const Result<double> limit =
-      limit_of(shape, cost_of(shape.id(), shape.arguments()), terms_.dtype, *terms_.limits);
+  OpCost cost = cost_of(shape.id(), shape.arguments());
+  cost.flops *= call_.sample.flops_share;
+  const Result<double> limit = limit_of(shape, cost, terms_.dtype, *terms_.limits);
   if (limit.ok()) limit_ = limit_ > 0.0 ? std::min(limit_, *limit) : *limit;
 }
 

@@ -254,7 +254,7 @@ Result<Json> bench_all(Env& env, const BenchTerms& terms, const Tell& tell) {
     if (std::ranges::none_of(registry->of(op), is_mine)) continue;
     names.emplace_back(op_names[index]);
     if (!terms.op.empty() && terms.op != op_names[index]) continue;
-    HF_TRY(const std::vector<bench::StepCall> calls, bench::calls_of_step(env, run.config, op));
+    HF_TRY(const std::vector<bench::StepCall> calls, bench::calls_of_step(env, run.config, *run.data, op));
     if (calls.empty()) continue;
     Result<void> told;
     HF_TRY(const kernel_kit::OpFigures figures,
