@@ -111,6 +111,7 @@ struct RankFailure {
   bool failed = false;
   int code = 0;
   int reach = 0;
+  int reason = 0;
   std::string host = {};
   std::string message = {};
 
@@ -118,6 +119,7 @@ struct RankFailure {
     visit("failed", self.failed);
     visit("code", self.code);
     visit("reach", self.reach);
+    visit("reason", self.reason);
     visit("host", self.host);
     visit("message", self.message);
   }
@@ -150,6 +152,7 @@ Result<std::vector<RankFailure>> gather_failures(Communicator& communicator, con
     own = {.failed = true,
            .code = static_cast<int>(mine.error().code),
            .reach = static_cast<int>(mine.error().reach),
+           .reason = mine.error().reason,
            .host = host,
            .message = mine.error().message};
   }
@@ -167,10 +170,12 @@ Error error_of(const Communicator& communicator, const std::vector<RankFailure>&
   });
   HF_CHECK(first != all.end(), "some rank failed");
   const auto code = static_cast<ExitCode>(first->code);
-  if (alike) return Error{code, first->message, reach};
-  return with_reach(
-      reach, fail(code, "rank {} ({}): {}", communicator.global_rank(static_cast<int>(first - all.begin())),
-                  first->host, first->message));
+  Error error{code, first->message, reach, first->reason};
+  if (!alike)
+    error.message =
+        fmt::format("rank {} ({}): {}", communicator.global_rank(static_cast<int>(first - all.begin())),
+                    first->host, first->message);
+  return error;
 }
 
 }  // namespace

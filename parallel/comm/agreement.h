@@ -26,7 +26,7 @@ enum class Difference : std::uint8_t {
 Result<void> agree_on_facts(Communicator& communicator, const Waiter& waiter, const std::vector<Fact>& facts,
                             Difference difference = Difference::ends_run);
 
-// Combine the outcomes of all ranks. All get ok, or an error with the code and the sentence of the lowest failing
+// Combine the outcomes of all ranks. All get ok, or an error with the code and the sentence, and with the reason, of the lowest failing
 // rank, prefixed "rank 2 (host): " unless all ranks failed with the same sentence. They differ in who an error
 // concerns, and so in the reach of the error that each rank gets:
 //

@@ -19,7 +19,8 @@ struct EndMessage {
   std::int32_t is_error = 0;
   std::int32_t how = 0;              // EpochEnd::how
   std::int32_t reach = 0;            // of an error
-  std::array<char, 996> sentence{};  // ends with a zero
+  std::int32_t reason = 0;           // Error::reason
+  std::array<char, 992> sentence{};  // ends with a zero
 };
 static_assert(sizeof(EndMessage) == 1024);
 
@@ -59,7 +60,7 @@ Result<EpochEnd> MembershipEpoch::wait_for_end(const Waiter& waiter, LeaderFacts
   const auto code = static_cast<ExitCode>(message.code);
   leader = {.log_opened = message.log_opened != 0, .step = message.step};
   if (message.is_error != 0)
-    return with_reach(static_cast<Reach>(message.reach), Error{code, message.sentence.data()});
+    return Error{code, message.sentence.data(), static_cast<Reach>(message.reach), message.reason};
   return EpochEnd{.how = static_cast<PhaseOutcome>(message.how), .code = code};
 }
 
@@ -73,6 +74,7 @@ Result<void> MembershipEpoch::inform_spares(const Waiter& waiter, const Result<E
   if (end.ok()) message.how = static_cast<std::int32_t>(end->how);
   message.is_error = end.ok() ? 0 : 1;
   message.reach = static_cast<std::int32_t>(end.ok() ? Reach::run : end.error().reach);
+  message.reason = end.ok() ? 0 : end.error().reason;
   const std::string sentence = end.ok() ? "" : end.error().message;
   std::memcpy(message.sentence.data(), sentence.data(),
               std::min(sentence.size(), message.sentence.size() - 1));

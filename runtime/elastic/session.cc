@@ -20,6 +20,7 @@
 #include "runtime/elastic/spare_proof.h"
 #include "runtime/elastic/state_loader.h"
 #include "runtime/os/console.h"
+#include "runtime/os/errno_reason.h"
 #include "runtime/os/retry.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/leaving.h"
@@ -378,12 +379,12 @@ Result<PhaseOutcome> Session::run_epoch() {
 }
 
 // Returns whether the spares may go on where all active ranks have ended with this error, which all agree on. It is asked on
-// all of them, with the same answer.
+// all of them, with the same answer. A disk that is full for one is full for all, whatever little a proof writes there.
 bool Session::may_be_unfit(const Error& fault) {
   const bool is_passing = fault.reach == Reach::minute || fault.reach == Reach::everywhere;
-  const bool may = is_passing && known_.log_opened == true && launched_.membership != nullptr &&
-                   !facts_.system_refused && !group_.assignment().spares.empty() &&
-                   !group_.world().communicator.abandoned();
+  const bool may = is_passing && !is_full_disk(fault.reason) && known_.log_opened == true &&
+                   launched_.membership != nullptr && !facts_.system_refused &&
+                   !group_.assignment().spares.empty() && !group_.world().communicator.abandoned();
   if (may) enter_recovery(launched_.watch, step(), setup_.config);  // the others may take a while
   return may;
 }

@@ -1,5 +1,6 @@
 #include "runtime/elastic/spare_proof.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,8 @@
 namespace holdfast::elastic {
 namespace {
 
-// Returns whether a spare can do what active ranks could not.
-Result<void> prove_as_spare(const TrainInputs& world, const RunSetup& setup, ExitCode failed) {
+// Returns whether this rank can do what active ranks could not.
+Result<void> prove(const TrainInputs& world, const RunSetup& setup, ExitCode failed) {
   const std::string& directory = setup.config.run.directory;
   switch (failed) {
     case ExitCode::data:
@@ -24,7 +25,7 @@ Result<void> prove_as_spare(const TrainInputs& world, const RunSetup& setup, Exi
     case ExitCode::config:
       return setup.device->status();
     default:
-      return fail(failed, "a spare cannot prove that it can do this");
+      return fail(failed, "no rank can prove that it can do this");
   }
 }
 
@@ -33,15 +34,19 @@ Result<void> prove_as_spare(const TrainInputs& world, const RunSetup& setup, Exi
 Error fault_or_unfit(const Group& group, const RunSetup& setup, const Error& fault) {
   const TrainInputs& world = group.world();
   const Waiter patient = group.waiter().with_timeout(group.waiter().timeout_ms() + storage_patience_ms);
-  Result<void> mine = fault;
-  if (!group.epoch()->is_active()) {
-    const StorageWait storage(world.watch, "a proof that a spare is fit");
-    mine = retry_storage(world.env, [&] { return prove_as_spare(world, setup, fault.code); });
-    if (!mine.ok() && mine.error().reach == Reach::run) mine = with_reach(Reach::host, mine.error());
+  Result<void> mine;
+  {
+    const StorageWait storage(world.watch, "a proof that a rank is fit");
+    mine = retry_storage(world.env, [&] { return prove(world, setup, fault.code); });
   }
+  if (!mine.ok() && group.epoch()->is_active()) mine = fault;
+  if (!mine.ok() && mine.error().reach == Reach::run) mine = with_reach(Reach::host, mine.error());
   const Result<std::vector<std::string>> all =
       all_gather_text(world.communicator, patient, mine.ok() ? world.env.host_id() : std::string());
   if (!all.ok()) return fault;
+  // It was the fault of one, in what it did for all, or it is over.
+  const auto is_fit = [&](int rank) { return !(*all)[static_cast<std::size_t>(rank)].empty(); };
+  if (std::ranges::any_of(group.assignment().active_ranks, is_fit)) return fault;
   std::vector<std::string> fit = *all;
   std::erase(fit, "");
   if (fit.empty() || !assign_ranks(setup.request, fit).ok()) return fault;

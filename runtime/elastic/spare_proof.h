@@ -1,4 +1,4 @@
-// What spares find out where all ranks that compute lack the same: whether they lack it, too.
+// What ranks find out where those that compute have ended with an error: whether each lacks the same, and spares do not.
 #pragma once
 
 #include "runtime/elastic/group.h"
@@ -6,8 +6,9 @@
 namespace holdfast::elastic {
 
 // Agrees with the spares after an epoch that has ended with `fault` on all active ranks, for a reason of hosts or of this
-// minute; all of them call it. If the spares can do what the others could not, and are enough for the run, the others
-// are unfit: the error has Reach::host on those and Reach::peers on the spares. Else it is `fault`.
+// minute; all of them call it, and each proves now whether it can do that itself. Where no active rank can, and the
+// spares that can are enough for the run, the others are unfit: the error has Reach::host on those and Reach::peers on
+// the spares. Else it is `fault`, which may be that of one rank in what it did for all.
 Error fault_or_unfit(const Group& group, const RunSetup& setup, const Error& fault);
 
 }  // namespace holdfast::elastic
