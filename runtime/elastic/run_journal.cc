@@ -96,10 +96,9 @@ Result<void> RunJournal::hand_over_claim() {
   const Waiter patient = group_.waiter().with_timeout(group_.waiter().timeout_ms() + claim_ms);
   const Result<void> agreed = group_.agree_among_all(outcome, patient);
   if (group_.leaving().has_value()) return agreed;
-  // Where the next writer cannot write its claim, the others try to write.
-  return agree_on_trial(group_.world(), patient, agreed, outcome, [&] {
-    return prove_writing(env(), setup_.config.run.directory, group_.world().communicator.rank());
-  });
+  // Where the next writer cannot make its claim, all try what that takes.
+  return agree_on_trial(group_.world(), patient, agreed, outcome,
+                        [&] { return try_to_write_run(group_.world(), setup_.config.run.directory); });
 }
 
 void RunJournal::claim_for_the_dead() {

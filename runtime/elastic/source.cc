@@ -19,12 +19,11 @@
 namespace holdfast::elastic {
 namespace {
 
-// Agrees on what rank 0 has read in run.directory: where it cannot, the others read the lineage.
-Result<void> agree_on_read(const TrainInputs& inputs, const Waiter& patient, const std::string& run_directory,
-                           const Result<void>& read) {
+// Agrees on what rank 0 has read in run.directory: where it cannot, all ranks try.
+Result<void> agree_on_read(const TrainInputs& inputs, const Waiter& patient, const Result<void>& read,
+                           const std::function<Result<void>()>& try_it) {
   const Result<void> agreed = agree_on_outcome(inputs.communicator, patient, read, inputs.env.host_name());
-  return agree_on_trial(inputs, patient, agreed, read,
-                        [&] { return outcome_of(read_lineage(inputs.env, run_directory)); });
+  return agree_on_trial(inputs, patient, agreed, read, try_it);
 }
 
 // Searches run.directory, which all ranks share, for the newest whole checkpoint. Rank 0 looks, and asks all ranks
@@ -45,7 +44,11 @@ class JointSearch {
       follow();
     }
     if (lost_.has_value()) return *lost_;
-    HF_TRY_VOID(agree_on_read(inputs_, waiter_, run_directory, outcome_of(states)));
+    const auto looks = [&] {  // and verifies nothing
+      return outcome_of(
+          states_of_directory(inputs_.env, run_directory, [](Checkpoint&) { return Result<void>(); }));
+    };
+    HF_TRY_VOID(agree_on_read(inputs_, waiter_, outcome_of(states), looks));
     return states;
   }
 
@@ -245,6 +248,11 @@ Result<std::vector<DecidedRollback>> gather_kept(const TrainInputs& inputs, cons
 
 }  // namespace
 
+Result<void> try_to_write_run(const RankInputs& inputs, const std::string& run_directory) {
+  HF_TRY_VOID(try_run_lock(inputs.env, {run_directory}));
+  return prove_writing(inputs.env, run_directory, inputs.communicator.rank());
+}
+
 SourceFinder::SourceFinder(SourceTerms terms) : terms_(std::move(terms)) {
   if (terms_.in_place && terms_.config.run.resume == "never") terms_.config.run.resume = "auto";
 }
@@ -292,12 +300,11 @@ Result<void> SourceFinder::claim_domain(std::unique_ptr<Claim>& claim) {
   return agree_on_claim(try_to_claim(terms_.inputs, terms_.config, claims, claim));
 }
 
-// Agrees on the claims that some ranks have made for all. Where one cannot write its own, the others try to write.
+// Agrees on the claims that some ranks have made for all. Where one cannot make its own, all try what that takes.
 Result<void> SourceFinder::agree_on_claim(const Result<void>& mine) const {
   const TrainInputs& inputs = terms_.inputs;
-  return agree_on_trial(inputs, patient(), agree(mine), mine, [&] {
-    return prove_writing(inputs.env, terms_.config.run.directory, inputs.communicator.rank());
-  });
+  return agree_on_trial(inputs, patient(), agree(mine), mine,
+                        [&] { return try_to_write_run(inputs, terms_.config.run.directory); });
 }
 
 // Returns what the run directory has, or what those of all hosts have together. Each host remembers its name at a start,
@@ -387,7 +394,9 @@ Result<StartPoint> SourceFinder::after_download(const StartPoint& start) {
 Result<StartPoint> SourceFinder::at_recovery(const std::string& shm_run_id, bool lost_some) {
   if (lost_some) HF_TRY_VOID(record_kept_rollbacks());
   const Result<StartPoint> newest = leads() ? newest_by_manifest(shm_run_id) : StartPoint{};
-  HF_TRY_VOID(agree_on_read(terms_.inputs, patient(), terms_.config.run.directory, outcome_of(newest)));
+  HF_TRY_VOID(agree_on_read(terms_.inputs, patient(), outcome_of(newest), [&] {
+    return outcome_of(read_lineage(terms_.inputs.env, terms_.config.run.directory));
+  }));
   HF_TRY(StartPoint start, share(newest));
   HF_TRY_VOID(add_snapshot(start));
   if (start.snapshot.has_value()) return start;

@@ -32,6 +32,9 @@ struct SourceTerms {
   ClaimCheck check = {};  // checks this rank's claim
 };
 
+// Tries what the claim of a run directory takes of this host: its lock, and writing beside it.
+Result<void> try_to_write_run(const RankInputs& inputs, const std::string& run_directory);
+
 class SourceFinder {
  public:
   // A recovery in place of a run that was started afresh continues from what the run has saved since.

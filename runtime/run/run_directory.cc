@@ -84,6 +84,13 @@ Result<std::unique_ptr<Claim>> claim_run_directory(Env& env, const RunPaths& pat
   return claim;
 }
 
+Result<void> try_run_lock(Env& env, const RunPaths& paths) {
+  HF_TRY_VOID(make_durable_directories(env, paths.directory));
+  const Result<std::unique_ptr<FileLock>> lock = env.lock(paths.lock(), "", /*timeout_ms=*/0);
+  const bool is_held = !lock.ok() && lock.error().code == ExitCode::communication;
+  return is_held ? Result<void>() : outcome_of(lock);
+}
+
 Result<std::unique_ptr<Claim>> claim_launch(Env& env, const RunPaths& paths, const LeaseTerms& terms) {
   if (const Result<void> made = make_durable_directories(env, paths.launch()); !made.ok())
     return run_directory_error(made.error());

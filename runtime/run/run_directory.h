@@ -80,7 +80,10 @@ struct RunStatus {
 // the next start; ExitCode::config where the path cannot be written.
 Result<std::unique_ptr<Claim>> claim_run_directory(Env& env, const RunPaths& paths,
                                                    const LeaseTerms& terms = {});
-// Does the same for the launcher of the run, which waits for another one as a writer does for another.
+// Tries whether this host can lock the run directory, without a claim: takes the lock and releases it, and a lock that
+// somebody else holds counts, too. Errors: as of Env::lock.
+Result<void> try_run_lock(Env& env, const RunPaths& paths);
+// Makes a claim for the launcher of the run, which waits for another one as a writer does for another.
 Result<std::unique_ptr<Claim>> claim_launch(Env& env, const RunPaths& paths, const LeaseTerms& terms = {});
 // Terms of ranks that go on without the writer: they have a quorum, so it has lost its place already, and a
 // few renewals that do not come say that it does not know.

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "parallel/comm/agreement.h"
@@ -18,16 +19,16 @@ bool is_full_for_all(const DiskTier& tier, const Error& error) {
   return is_full_disk(error.reason) && !tier.in_parts();
 }
 
-// WriteProof says what a rank knows of itself after a save that failed.
-struct WriteProof {
-  bool failed = false;  // its part of the save, for a reason that may be its own
-  bool writes = false;  // it can write now
+// FitnessProof says what a rank knows of itself after something that failed.
+struct FitnessProof {
+  bool failed = false;  // in its part of it, for a reason that may be its own
+  bool works = false;   // it can do that now
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("failed", self.failed);
-    visit("writes", self.writes);
+    visit("works", self.works);
   }
-  bool is_unfit() const { return failed && !writes; }
+  bool is_unfit() const { return failed && !works; }
 };
 
 // Writes where the shards of the save are.
@@ -38,10 +39,10 @@ Result<void> try_to_write(const StateView& view, const std::string& directory) {
 }
 
 // Returns the ranks that are unfit; none if it is not proven that all others can write.
-std::vector<int> unfit_ranks(const std::vector<WriteProof>& proofs) {
+std::vector<int> unfit_ranks(const std::vector<FitnessProof>& proofs) {
   std::vector<int> unfit;
   for (std::size_t rank = 0; rank < proofs.size(); ++rank) {
-    if (!proofs[rank].failed && !proofs[rank].writes) return {};
+    if (!proofs[rank].failed && !proofs[rank].works) return {};
     if (proofs[rank].is_unfit()) unfit.push_back(static_cast<int>(rank));
   }
   return unfit;
@@ -76,10 +77,10 @@ Result<void> agree_on_written(const StateView& view, const DiskTier& tier, const
   const Result<void> outcome = agree_on_outcome(communicator, waiter, mine, host);
   if (outcome.ok() || outcome.error().code == ExitCode::communication || communicator.size() == 1)
     return outcome;
-  const WriteProof proof{
+  const FitnessProof proof{
       .failed = !mine.ok() && mine.error().reach != Reach::run && !is_full_for_all(tier, mine.error()),
-      .writes = try_to_write(view, store.pending_directory(step)).ok()};
-  HF_TRY(const std::vector<WriteProof> proofs, gather(communicator, waiter, proof));
+      .works = try_to_write(view, store.pending_directory(step)).ok()};
+  HF_TRY(const std::vector<FitnessProof> proofs, gather(communicator, waiter, proof));
   if (!view.rank.can_spare(unfit_ranks(proofs))) return outcome;
   return agree_on_fitness(communicator, waiter, proof.is_unfit() ? mine : Result<void>(), host,
                           Examined::own);
@@ -89,16 +90,17 @@ Result<void> agree_on_trial(const RankInputs& inputs, const Waiter& patient, con
                             const Result<void>& mine, const std::function<Result<void>()>& try_it) {
   Communicator& communicator = inputs.communicator;
   if (agreed.ok() || communicator.abandoned() || agreed.error().reach == Reach::run) return agreed;
-  Result<void> trial = mine;
-  if (mine.ok()) {
+  FitnessProof proof{.failed = !mine.ok(), .works = false};
+  {
     const StorageWait storage(inputs.watch, "the run directory");
-    trial = retry_storage(inputs.env, try_it);
+    proof.works = retry_storage(inputs.env, try_it).ok();
   }
-  if (!trial.ok() && trial.error().reach == Reach::run) trial = with_reach(Reach::host, trial.error());
-  Result<void> fitness =
-      agree_on_fitness(communicator, patient, trial, inputs.env.host_name(), Examined::own);
-  const bool are_some = !fitness.ok() && is_of_unfit_ranks(fitness.error());
-  return are_some || communicator.abandoned() ? fitness : agreed;
+  HF_TRY(const std::vector<FitnessProof> proofs, gather(communicator, patient, proof));
+  const bool is_proven = std::ranges::any_of(proofs, &FitnessProof::works) &&
+                         std::ranges::any_of(proofs, &FitnessProof::is_unfit);
+  if (!is_proven) return agreed;
+  return agree_on_fitness(communicator, patient, proof.is_unfit() ? mine : Result<void>(),
+                          inputs.env.host_name(), Examined::own);
 }
 
 bool is_of_unfit_ranks(const Error& error) {

@@ -28,8 +28,9 @@ Result<void> agree_on_written(const StateView& view, const DiskTier& tier, const
 Result<void> prove_writing(Env& env, const std::string& directory, int rank);
 
 // Returns the outcome of what one rank, or one of each storage domain, has done for all: `agreed`, the one that all have
-// agreed on. Where that failed for a reason of a host or of this minute, the ranks whose own (`mine`) has not failed
-// `try_it`; if some can, those that failed are unfit (agree_on_fitness()).
+// agreed on. Where that failed for a reason of a host or of this minute, all ranks `try_it`. Those whose own (`mine`)
+// has failed and whose trial fails, too, are unfit if another rank can (agree_on_fitness()): what fails has to be a part
+// of `try_it`, else an error that is everywhere is taken for that of a host.
 Result<void> agree_on_trial(const RankInputs& inputs, const Waiter& patient, const Result<void>& agreed,
                             const Result<void>& mine, const std::function<Result<void>()>& try_it);
 

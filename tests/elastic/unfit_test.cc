@@ -604,6 +604,39 @@ TEST_F(UnfitTest, AWriterThatAloneCannotClaimLeavesAndAnotherOneWrites) {
   EXPECT_EQ(digest("b"), end);
 }
 
+// Each can write the directory; a file system without locks, or a lock file of another user, is the same for all.
+TEST_F(UnfitTest, NoRankLeavesForALockThatIsRefusedEverywhere) {
+  for (const int reason : {EOPNOTSUPP, EACCES}) {
+    FaultyEnv disk(posix_env());
+    disk.inject({.operation = Operation::lock, .for_ever = true, .reason = reason});
+    UnfitHost host(disk);
+    EXPECT_EQ(train_until(ExitCode::config, {.run = "a", .ranks = 3}, {.machine = &host}), 0);
+    EXPECT_THAT(message_, testing::HasSubstr("run.directory cannot be used"));
+  }
+}
+
+// Rank 0 has tried for as long as it may when the others begin to.
+TEST_F(UnfitTest, NoRankLeavesForStorageThatIsAwayForAMinute) {
+  FaultyEnv disk(posix_env());
+  disk.inject({.operation = Operation::lock, .for_ever = true, .reason = ESTALE});
+  UnfitHost host(disk);
+  host.at_long_wait = [&](int waits) {
+    if (waits == 14) disk.clear_faults();
+  };
+  EXPECT_EQ(train_until(ExitCode::communication, {.run = "a", .ranks = 3}, {.machine = &host}), 0);
+  EXPECT_GE(host.long_waits, 14);
+}
+
+TEST_F(UnfitTest, NoRankLeavesForADirectoryThatNoRankCanRead) {
+  ASSERT_EQ(train(saved_twice()).code, ExitCode::saved);
+  FaultyEnv disk(posix_env());
+  UnfitHost host(disk);
+  disk.inject(
+      {.operation = Operation::status, .path_contains = "step-00000008", .for_ever = true, .reason = EIO});
+  const Launch resumed{.run = "a", .ranks = 2, .overrides = {"elastic.input_timeout=5s"}};
+  EXPECT_EQ(train_until(ExitCode::communication, resumed, {.machine = &host}), 0);
+}
+
 TEST_F(UnfitTest, ARunEndsForAPersonWhereItsInputsAreWrongEverywhere) {
   const std::string path = run_directory("train.txt");
   ASSERT_TRUE(posix_env().replace_text(path, "too short").ok());
