@@ -245,6 +245,7 @@ class LaunchMind {
   bool is_given_ranks(const std::string& host) const;
   bool leaves_out_unfit(std::int64_t now_ns, EndedStart& ended);
   bool leaves_out_reported(std::int64_t now_ns, EndedStart& ended);
+  bool needs_left_out(std::int64_t now_ns) const;
   bool is_new(const std::string& host) const;
   std::vector<LinkedHost> linked_hosts() const;
   std::vector<SilentPair> in_list(std::span<const SilentPair> silent) const;
@@ -276,7 +277,7 @@ class LaunchMind {
   ScaleUp::Ranks trained_;
   std::optional<int> fewest_trained_ = {};
   bool has_trained_narrower_ = false;
-  std::vector<StartEnd> starts_;  // that ended without an explanation
+  std::vector<StartEnd> starts_;  // that ended without an explanation, or leave too few hosts
   StartEnd last_end_;
   std::optional<Evidence> last_evidence_ = {};
   std::int64_t own_calls_fail_since_ns_ = -1;

@@ -234,6 +234,11 @@ bool LaunchMind::leaves_out_reported(std::int64_t now_ns, EndedStart& ended) {
   return !left_out.empty();
 }
 
+// Returns whether the hosts that are left are too few, so that the next start has to have one again that is left out now.
+bool LaunchMind::needs_left_out(std::int64_t now_ns) const {
+  return ranks_on(marked(now_ns, [&](const Host& host) { return is_usable(host, now_ns); })) == 0;
+}
+
 // Returns whether the start gave the host ranks that the one before did not have, or it got some back a while ago.
 bool LaunchMind::is_new(const std::string& host) const {
   const bool has_joined = !trained_.empty() && given_to(given_, host) > given_to(trained_, host);
@@ -330,6 +335,8 @@ RestartDecision LaunchMind::ended(std::int64_t now_ns, EndedStart start, bool st
   if (is_explained) {
     end.code = ExitCode::communication;
     end.kind.clear();
+  }
+  if (is_explained && (stop_requested || !needs_left_out(now_ns))) {
     decision = {.restart = true, .code = end.code, .sentence = end.fault};
     if (stop_requested) decision = after_start({&end, 1}, true, {});
   } else {

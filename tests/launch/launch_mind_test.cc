@@ -125,6 +125,30 @@ TEST_F(LaunchMindTest, AHostThatSaysItIsUnfitIsLeftOutWhereTheOthersAreTooFewWit
   EXPECT_THAT(choose(2 * sec), ElementsAre("a", "c"));
 }
 
+TEST_F(LaunchMindTest, AHostThatTheRunNeedsAndThatFailsInEachStartEndsTheLaunch) {
+  mind = LaunchMind(settings(6));
+  mind.name_hosts(0, list);
+  trains(0, of_three);
+  std::int64_t now_ns = 0;
+  RestartDecision decision{.restart = true};
+  int starts = 0;
+  for (; decision.restart && starts < 50; ++starts) {
+    now_ns += 3600 * sec;
+    EndedStart ended = failed(ExitCode::communication, {{.host = "b", .sentence = "its disk fails"}}, 5);
+    ended.died_on = {"b"};
+    ended.ended_on = {"a", "c"};
+    decision = mind.ended(now_ns, ended, false);
+    if (!decision.restart) break;
+    EXPECT_THAT(choose(now_ns), IsEmpty()) << "its pause has begun";
+    now_ns += 3600 * sec;
+    trains(now_ns, of_three);
+  }
+  EXPECT_FALSE(decision.restart);
+  EXPECT_EQ(decision.code, ExitCode::communication);
+  EXPECT_THAT(decision.sentence, testing::HasSubstr("starts in a row reached no step beyond 5"));
+  EXPECT_LT(starts, 10);
+}
+
 // The start has gone on without it, and ended for another reason later.
 TEST_F(LaunchMindTest, WhatAHostHasSaidOfItselfCountsOnce) {
   const std::vector<UnfitHost> unfit = {{.host = "c", .sentence = "its disk fails"}};
