@@ -462,6 +462,7 @@ class ShardExchange final : public PartExchange {
   // Returns the manifest of this host, or nothing where there is none: one that cannot be read is not gone.
   Result<std::string> own_manifest() const {
     const std::string path = directory_ + "/" + checkpoint_names::manifest;
+    const StorageWait storage(view_.rank.watch, "the checkpoint");
     return retry_storage(env_, [&]() -> Result<std::string> {
       HF_TRY(const FileStatus status, env_.status(path));
       return status.exists ? read_text_within(env_, path, text_limits::manifest) : std::string();
@@ -471,7 +472,7 @@ class ShardExchange final : public PartExchange {
   // Shares the manifest of the first rank that has one, and finds which leaders have which shards.
   Result<void> find_holders() {
     const Result<std::string> own = own_manifest();
-    HF_TRY_VOID(agree(outcome_of(own)));
+    HF_TRY_VOID(agree_on_fitness(communicator_, waiter_, outcome_of(own), env_.host_name(), Examined::own));
     const Result<Manifest> manifest = decode_manifest(*own, directory_);
     has_manifest_ = manifest.ok() && content_of(manifest->shards) == content_;
     HF_TRY(manifest_text_, text_of_first(communicator_, waiter_, has_manifest_ ? *own : std::string()));
