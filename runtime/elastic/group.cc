@@ -78,8 +78,8 @@ Result<void> MembershipEpoch::inform_spares(const Waiter& waiter, const Result<E
   const std::string sentence = end.ok() ? "" : end.error().message;
   std::memcpy(message.sentence.data(), sentence.data(),
               std::min(sentence.size(), message.sentence.size() - 1));
-  end_message_.resize(sizeof(message));
-  std::memcpy(end_message_.data(), &message, sizeof(message));
+  end_message_ = std::make_shared<std::vector<std::byte>>(sizeof(message));
+  std::memcpy(end_message_->data(), &message, sizeof(message));
   return send_end(waiter);
 }
 
@@ -89,7 +89,7 @@ Result<void> MembershipEpoch::send_end(const Waiter& waiter) {
   std::vector<std::pair<int, Communicator::Request>> sent;
   for (const int spare : assignment_.spares) {
     if (world.has_died(spare)) continue;
-    HF_TRY(const Communicator::Request request, world.send(end_message_, spare, tag_run_end));
+    HF_TRY(const Communicator::Request request, world.send(*end_message_, spare, tag_run_end));
     sent.emplace_back(spare, request);
   }
   PollBackoff backoff(waiter);
@@ -115,6 +115,11 @@ Result<void> MembershipEpoch::send_end(const Waiter& waiter) {
     }
   }
   return {};
+}
+
+void Group::end_epoch() {
+  if (epoch_ != nullptr && epoch_->end_message() != nullptr) kept_.push_back(epoch_->end_message());
+  epoch_.reset();
 }
 
 MembershipView Group::view() const {
@@ -154,6 +159,7 @@ Result<bool> Group::writes_with(const RankAssignment& assignment) {
 }
 
 void Group::begin_epoch(RankAssignment assignment) {
+  end_epoch();
   epoch_ = std::make_unique<MembershipEpoch>(world(), std::move(assignment));
   tell_watch();
 }

@@ -56,6 +56,8 @@ class MembershipEpoch {
   Result<EpochEnd> wait_for_end(const Waiter& waiter, LeaderFacts& leader);
   // Sends the end of the epoch to the spares that live. Only the leader does so; it is a no-op on other ranks.
   Result<void> inform_spares(const Waiter& waiter, const Result<EpochEnd>& end, const LeaderFacts& leader);
+  // Returns what was sent, which a send to a spare that has died meanwhile may still refer to; null: nothing was.
+  std::shared_ptr<void> end_message() const { return end_message_; }
 
  private:
   Result<void> send_end(const Waiter& waiter);
@@ -64,7 +66,7 @@ class MembershipEpoch {
   RankAssignment assignment_;
   std::optional<GroupCommunicator> group_;
   std::optional<TrainInputs> active_;
-  std::vector<std::byte> end_message_;  // which a send to a spare that has died meanwhile may still refer to
+  std::shared_ptr<std::vector<std::byte>> end_message_;
 };
 
 class Group {
@@ -104,7 +106,7 @@ class Group {
   // one; even then one rank has to record why the run ends.
   Result<void> choose_writers(const Result<RankAssignment>& assignment);
   void begin_epoch(RankAssignment assignment);
-  void end_epoch() { epoch_.reset(); }
+  void end_epoch();
 
   Waiter waiter() const;
   Result<void> agree(const Result<void>& mine, const std::optional<Waiter>& patience = {}) {

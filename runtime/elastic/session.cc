@@ -487,12 +487,17 @@ Result<EpochEnd> Session::train() {
   steps_ = {};
   HF_TRY_VOID(saves_.begin_epoch(*worker_));
   memory_.begin_to_prove(worker_->state());
-  const Result<void> loads = retry_storage(launched_.env, [&] { return worker_->start_loader(); });
+  const auto patiently = [&](const char* what, auto attempt) {
+    const StorageWait storage(launched_.watch, what);
+    return retry_storage(launched_.env, attempt);
+  };
+  const Result<void> loads =
+      patiently("a thread for the training data", [&] { return worker_->start_loader(); });
   if (!loads.ok()) return refused(loads.error().message);
   std::optional<Growth> growth = growth_.plan(*worker_, memory_);
   std::unique_ptr<SaveRequests> requests;
   if (group_.writes()) {
-    Result<std::unique_ptr<SaveRequests>> begun = retry_storage(launched_.env, [&] {
+    Result<std::unique_ptr<SaveRequests>> begun = patiently("the directory of requests", [&] {
       return SaveRequests::begin(launched_.env, RunPaths{setup_.config.run.directory});
     });
     if (!begun.ok()) return refused(begun.error().message);
