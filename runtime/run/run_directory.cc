@@ -19,7 +19,7 @@ Result<void> remove_temporaries(Env& env, const RunPaths& paths) {
          {"config.toml.tmp.", "run_id.tmp.", "run_place.tmp.", "place_name.tmp.", "status.json.tmp.",
           "history.json.tmp.", "hardware.json.tmp.", "rank_times.jsonl.tmp.", "uploaded.tmp.",
           "lineage.json.tmp.", "report.html.tmp.", "metrics.prom.tmp.", "metrics_state.json.tmp.",
-          "metrics_address.tmp.", "notified.json.tmp.", "lock.tmp."}) {
+          "metrics_address.tmp.", "notified.json.tmp.", "lock.tmp.", "proof-"}) {
       if (name.starts_with(ours)) HF_TRY_VOID(env.remove(paths.directory + "/" + name));
     }
   }
@@ -166,7 +166,8 @@ bool remove_unused_directory(Env& env, const RunPaths& paths) {
   const Result<std::vector<std::string>> names = env.list(paths.directory);
   const bool is_unused = names.ok() && std::ranges::all_of(*names, [](const std::string& name) {
                            return name == "lock" || name == "place_name" || name == "lineage.json" ||
-                                  name.starts_with("ledger-") || name == "launch" || name == "status.json";
+                                  name.starts_with("ledger-") || name.starts_with("proof-") ||
+                                  name == "launch" || name == "status.json";
                          });
   return is_unused && env.remove_tree(paths.directory).ok();
 }

@@ -44,8 +44,13 @@ class DyingSpare final : public ForwardingEnv {
  public:
   using ForwardingEnv::ForwardingEnv;
 
+  std::atomic<bool> has_died = false;
+
   void sleep_us(std::int64_t duration_us) override {
-    if (duration_us == 1000 && ++waits_ > 50) throw Death{};
+    if (duration_us == 1000 && ++waits_ > 50) {
+      has_died = true;
+      throw Death{};
+    }
     inner().sleep_us(duration_us);
   }
 
@@ -216,7 +221,11 @@ TEST_F(UnfitTest, SparesBehindADeadOneLearnOfTheEnd) {
                       .ranks = 5,
                       .overrides = {"parallel.data=2", "elastic.spares=3"},
                       .faults = "step.begin@9=sleep:300"};
-  EXPECT_EQ(train_until(ExitCode::done, launch, {.host_of = {{2, &spare}}}), 1);
+  Trouble trouble{.host_of = {{2, &spare}}};
+  trouble.before_step = [&](int, int steps) {
+    while (steps == 9 && !spare.has_died) posix_env().sleep_us(1000);
+  };
+  EXPECT_EQ(train_until(ExitCode::done, launch, trouble), 1);
   EXPECT_TRUE(events("a", "recovery").empty()) << "else they take the end for a loss";
   EXPECT_EQ(digest("a"), end);
 }

@@ -45,6 +45,14 @@ TEST(RunDirectory, ItsNameIsDurableWhenAnotherProcessMadeItAndDied) {
   EXPECT_TRUE(is_durable(env, of_test.directory));
 }
 
+TEST(RunDirectory, WhatAProofOfFitnessLeftIsRemovedWithTheClaim) {
+  const TemporaryDirectory directory;
+  for (const char* name : {"proof-00001", "proof-00001.tmp.7"})
+    ASSERT_TRUE(posix_env().replace_text(directory / name, "").ok());
+  ASSERT_TRUE(claim_run_directory(posix_env(), {directory.path()}).ok());
+  EXPECT_THAT(*posix_env().list(directory.path()), testing::ElementsAre("lock"));
+}
+
 // `holdfast launch` makes it.
 TEST(RunDirectory, WhatIsMadeInsideOfItIsDurableWithIt) {
   MemoryEnv memory;
