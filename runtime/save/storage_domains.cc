@@ -10,6 +10,8 @@
 #include "parallel/comm/gather.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/paths.h"
+#include "runtime/os/retry.h"
+#include "runtime/rank/watch.h"
 #include "runtime/run/run_directory.h"
 
 namespace holdfast::save {
@@ -104,8 +106,9 @@ Result<StorageDomains> name_domains(Communicator& communicator, const Waiter& wa
 }
 
 Error cannot_be_made(const Error& reason) {
-  return fail(ExitCode::config, "run.directory cannot be used: {}. Give a directory that can be written",
-              reason.message);
+  return fail_because(reason, ExitCode::config,
+                      "run.directory cannot be used: {}. Give a directory that can be written",
+                      reason.message);
 }
 
 }  // namespace
@@ -155,11 +158,16 @@ Result<std::optional<StorageDomains>> find_storage_domains(const TrainInputs& in
   Communicator& communicator = inputs.communicator;
   Env& env = inputs.env;
   const int rank = communicator.rank();
+  const Waiter patient = waiter.with_timeout(waiter.timeout_ms() + storage_patience_ms);
   DomainProbe probe(env, run_directory);
   const auto make_probe = [&](bool mine) -> Result<void> {
-    const Result<void> made = mine ? probe.make() : Result<void>();
-    return agree_on_outcome(communicator, waiter, made.ok() ? made : cannot_be_made(made.error()),
-                            env.host_name());
+    Result<void> made;
+    if (mine) {
+      const StorageWait storage(inputs.watch, "the run directory");
+      made = retry_storage(env, [&] { return probe.make(); });
+    }
+    if (!made.ok()) made = cannot_be_made(made.error());
+    return agree_on_outcome(communicator, patient, made, env.host_name());
   };
   HF_TRY_VOID(make_probe(rank == 0));
   HF_TRY(std::vector<std::string> probes, all_gather_text(communicator, waiter, probe.name()));

@@ -210,6 +210,15 @@ TEST_F(LocalDirectoriesTest, AManifestThatCannotBeReadForAMomentEndsNoRunForGood
   }
 }
 
+TEST_F(LocalDirectoriesTest, AProbeThatCannotBeMadeForAMomentEndsNoStart) {
+  FaultyEnv fails(posix_env());
+  fails.inject({.operation = Operation::open, .path_contains = "/run_place.tmp.", .reason = EIO});
+  HastyEnv hasty(fails);
+  const RunEnd end = train(on_two_hosts(5, {no_copies}), hasty);
+  EXPECT_EQ(end.code, ExitCode::saved) << end.message;
+  EXPECT_EQ(fails.failure_count(), 1U);
+}
+
 // However often it is tried: what is on the other host counts again when the disk is back.
 TEST_F(LocalDirectoriesTest, AStartThatIsRefusedChangesNothing) {
   ASSERT_EQ(train(on_two_hosts(5, {no_copies})).code, ExitCode::saved);
