@@ -49,15 +49,13 @@ class BpeTrainer {
   BpeTrainer(const std::vector<std::pair<std::string, std::uint64_t>>& pieces, const BpeTraining& training)
       : training_(training) {
     for (const std::string& special : training.special) {
-      parts_.added.push_back({.content = special, .id = add_token(special)});
+      const TokenId id = add_token(special);
+      parts_.added.push_back({.content = special, .id = id});
+      if (parts_.tokens[id].empty()) parts_.others.emplace_back(id, special);
     }
     std::array<TokenId, 256> byte_tokens = {};
-    for (const std::uint8_t byte : bytes_by_character()) {
-      // A special token of one character is that of the byte, too.
-      const std::string token(1, static_cast<char>(byte));
-      const auto found = ids_.find(token);
-      byte_tokens[byte] = found == ids_.end() ? add_token(token) : found->second;
-    }
+    for (const std::uint8_t byte : bytes_by_character())
+      byte_tokens[byte] = add_token(byte_level(std::string(1, static_cast<char>(byte))));
     for (const auto& [piece, count] : pieces) {
       std::vector<TokenId>& word = words_.emplace_back();
       for (const char byte : piece) word.push_back(byte_tokens[static_cast<std::uint8_t>(byte)]);
@@ -86,10 +84,11 @@ class BpeTrainer {
   }
 
  private:
-  TokenId add_token(const std::string& token) {
+  // Returns the token that the file writes as `name`. A special token that is written as bytes are is theirs, too.
+  TokenId add_token(const std::string& name) {
     const auto id = static_cast<TokenId>(parts_.tokens.size());
-    const auto [found, is_new] = ids_.emplace(token, id);
-    if (is_new) parts_.tokens.push_back(token);
+    const auto [found, is_new] = ids_.emplace(name, id);
+    if (is_new) parts_.tokens.push_back(from_byte_level(name).value_or(""));
     return found->second;
   }
 
@@ -116,7 +115,7 @@ class BpeTrainer {
 
   void make_merge(const Queued& best) {
     const auto left = static_cast<TokenId>(best.pair >> 32), right = static_cast<TokenId>(best.pair);
-    const TokenId result = add_token(parts_.tokens[left] + parts_.tokens[right]);
+    const TokenId result = add_token(byte_level(parts_.tokens[left] + parts_.tokens[right]));
     parts_.merges.push_back({left, right, 0, result});
     for (const std::uint32_t word : best.words) merge_in(word, left, right, result);
     queue_new_pairs();
@@ -162,7 +161,7 @@ class BpeTrainer {
 
   const BpeTraining& training_;
   TokenizerParts parts_;
-  std::unordered_map<std::string, TokenId> ids_;
+  std::unordered_map<std::string, TokenId> ids_;  // by the name in the file
   std::vector<std::vector<TokenId>> words_;
   std::vector<std::int64_t> word_counts_;
   std::unordered_map<Pair, std::int64_t, PairHash> pair_counts_;

@@ -2,7 +2,7 @@
 
     hugging_face_tokens.py make PATTERNS.json DOCUMENTS.json FOLDER   FOLDER/NAME.json for each pattern, trained on the documents
     hugging_face_tokens.py encode TOKENIZER DOCUMENTS.json            prints [[token, ...], ...] as JSON
-    hugging_face_tokens.py train PATTERN VOCABULARY DOCUMENTS.json FILE
+    hugging_face_tokens.py train PATTERN VOCABULARY DOCUMENTS.json FILE [SPECIAL...]
     hugging_face_tokens.py time TOKENIZER FILE...                     prints tokens and seconds, a file being a document
 
 A document is the Latin-1 form of its bytes, which may be no UTF-8.
@@ -35,10 +35,10 @@ def untrained(pattern):
     return tokenizer
 
 
-def trained(pattern, vocabulary, documents):
+def trained(pattern, vocabulary, documents, special=("<|endoftext|>",)):
     tokenizer = untrained(pattern)
     tokenizer.train_from_iterator(documents, trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=["<|endoftext|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+        vocab_size=vocabulary, special_tokens=list(special), initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
     return tokenizer
 
 
@@ -69,7 +69,7 @@ def main(what, *rest):
         encoded = tokenizer.encode_batch_fast(documents_of(rest[1]), add_special_tokens=False)
         print(json.dumps([each.ids for each in encoded]))
     elif what == "train":
-        trained(rest[0], int(rest[1]), documents_of(rest[2])).save(rest[3])
+        trained(rest[0], int(rest[1]), documents_of(rest[2]), rest[4:] or ["<|endoftext|>"]).save(rest[3])
     elif what == "time":
         tokenizer = Tokenizer.from_file(rest[0])
         texts = [Path(path).read_bytes().decode("utf-8", errors="replace") for path in rest[1:]]

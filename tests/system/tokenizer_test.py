@@ -156,6 +156,21 @@ class SameTokens(Folder):
                 self.assertEqual(whole, (self.folder / f"{name}-1.json").read_bytes())
 
 
+    def test_special_tokens_of_any_text_are_those_of_python(self):
+        """Characters that stand for bytes, and ones that do not: the file has bytes as characters."""
+        generator = random.Random(9)
+        documents = [mixed_document(generator, 60) for _ in range(100)] + real_documents()
+        listed = self.write_json("documents.json", [document.decode("latin-1") for document in documents])
+        paths = self.write_documents(documents)
+        special = ["\u2192", "\u00e9", " ", "\u0120a", "\u00a0", "a", "\u0120", "<e>"]
+        self.oracle("train", PATTERNS["llama3"], 1000, listed, "theirs.json", *special)
+        self.tokenize("train", *paths, "--vocabulary=1000", "--out=ours.json", f"--special={','.join(special)}")
+        self.assertEqual((self.folder / "ours.json").read_text(), (self.folder / "theirs.json").read_text())
+        theirs = json.loads(self.oracle("encode", "theirs.json", listed))
+        self.tokenize("encode", "ours.json", *paths, "--out=ours")
+        self.expect_same(read_dataset(self.folder / "ours"), theirs, documents)
+
+
 class Datasets(Folder):
     def test_documents_ends_and_the_part_that_is_held_out(self):
         tokenizer = self.trained()

@@ -42,6 +42,27 @@ TEST(BpeTraining, APairThatAMergeTakesAwayCountsNoMore) {
   EXPECT_THAT(made_of({{"aaaa", 1}}, 2), ElementsAre("aa", "aaaa"));
 }
 
+// The file writes bytes as characters: a special token is that of bytes where it is written as they are, not where it has
+// these bytes.
+TEST(BpeTraining, ASpecialTokenIsThatOfTheBytesItIsWrittenAs) {
+  const Pieces pieces = {{" a", 9}, {"\xC3\xA9", 5}};
+  const std::vector<std::string> special = {"\u2192", "\u00e9", " ", "\u0120a", "\u00a0"};
+  TokenizerParts parts =
+      train_bpe(pieces, {.vocabulary = 262, .special = special, .pattern = pattern_of("gpt2")});
+  EXPECT_EQ(parts.tokens.size(),
+            261u);  // U+00E9 is that of a byte, U+0120 and a that of a merge; U+2192 and blanks are alone
+  EXPECT_THAT(std::vector(parts.tokens.begin(), parts.tokens.begin() + 5),
+              ElementsAre("", "\xE9", "", " a", ""));
+  const Result<TokenizerParts> read = parse_tokenizer_json(tokenizer_json(parts));
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->tokens, parts.tokens);
+  EXPECT_EQ(read->others, parts.others);
+  const Tokenizer made = *Tokenizer::make(*read);
+  std::vector<TokenId> ids;
+  ASSERT_TRUE(Encoder(made).encode("\u2192x \u00e9", ids).ok());
+  EXPECT_EQ(made.decode(ids), "\u2192x \u00e9");
+}
+
 TEST(BpeTraining, CountsDoNotDependOnHowTextIsShared) {
   const SplitPattern pattern = *SplitPattern::compile(pattern_of("llama3"));
   PieceCounter whole(pattern), one(pattern), other(pattern);
