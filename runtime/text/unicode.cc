@@ -149,10 +149,21 @@ class Translation {
       return refused(1, "which is not supported: it means a line's end in one program, a text's in another");
     if (sees("}+"))
       return refused(2, "which is not supported: it is possessive in one program, and not in another");
+    if (sees("{,"))
+      return refused(2,
+                     "which is not supported: it is a number of times in one program, and itself in another");
+    if (sees("}?") && ends_exact_count())
+      return refused(2, "which is not supported: it makes {n} optional in one program, and not in another");
     if (sees("(?") && !is_known_group())
       return refused(3, "which is not supported; (?: (?i: (?= (?! (?<= (?<! and (?> are");
     copy(1);
     return {};
+  }
+  // Returns whether the brace here ends {n}, not {n,} or {n,m}.
+  bool ends_exact_count() const {
+    std::size_t first = at_;
+    while (first > 0 && source_[first - 1] >= '0' && source_[first - 1] <= '9') --first;
+    return first < at_ && first > 0 && source_[first - 1] == '{';
   }
   bool is_known_group() const {
     for (const std::string_view group : {"(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!", "(?>"}) {

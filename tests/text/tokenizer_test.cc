@@ -123,12 +123,18 @@ TEST(Pieces, AreThoseOfTheWellKnownPatterns) {
 }
 
 TEST(Pieces, PatternsThatMeanSomethingElseAreRefused) {
-  for (const std::string pattern : {"a$", "^a", "\\w+", "\\ba", "[a[b]]", "[a&&b]", "\\p{N}{1,3}+", "(?m:.)",
-                                    "\\h", "(", "\\pL", "\\p{^L}", "a*", "\\p{Nonsense}", "\\"}) {
+  for (const std::string pattern :
+       {"a$", "^a", "\\w+", "\\ba", "[a[b]]", "[a&&b]", "\\p{N}{1,3}+", "(?m:.)", "\\p{N}{,3}", "\\p{N}{2}?",
+        "\\h", "(", "\\pL", "\\p{^L}", "a*", "\\p{Nonsense}", "\\"}) {
     const Result<SplitPattern> compiled = SplitPattern::compile(pattern);
     ASSERT_FALSE(compiled.ok()) << pattern;
     EXPECT_THAT(compiled.error().message, HasSubstr("its regular expression")) << pattern;
   }
+}
+
+TEST(Pieces, CountsThatMeanTheSameAreTaken) {
+  EXPECT_THAT(pieces_of("\\p{N}{2,3}?|\\p{L}{2}|\\p{P}?a|[{,}]", "123ab{,"),
+              ElementsAre("12", "ab", "{", ","));
 }
 
 TEST(Bpe, TheLowestRankComesFirstAndThenTheFirstInTheText) {
