@@ -5,20 +5,25 @@
 namespace holdfast::text {
 namespace {
 
+// Returns the first place at `from` or later that is between two characters.
+std::size_t character_begin(std::string_view text, std::size_t from) {
+  while (from < text.size() && (static_cast<std::uint8_t>(text[from]) & 0xC0) == 0x80) ++from;
+  return std::min(from, text.size());
+}
+
 // Returns a place at `from` or later that is between two characters, behind the end of a line if one is near: pieces often
 // begin there.
 std::size_t cut_behind(std::string_view text, std::size_t from) {
   constexpr std::size_t near = std::size_t{64} << 10;
   const std::size_t line_end = text.substr(0, std::min(text.size(), from + near)).find('\n', from);
   if (line_end != std::string_view::npos) return line_end + 1;
-  while (from < text.size() && (static_cast<std::uint8_t>(text[from]) & 0xC0) == 0x80) ++from;
-  return from;
+  return character_begin(text, from);
 }
 
 }  // namespace
 
 LargeText::LargeText(const Tokenizer& tokenizer, std::string text, std::size_t part_bytes)
-    : text_(std::move(text)) {
+    : part_bytes_(part_bytes), text_(std::move(text)) {
   const std::string_view repaired = repaired_utf8(text_, repaired_);
   std::size_t done = 0;
   while (true) {
@@ -77,8 +82,14 @@ Result<void> LargeText::encode(Encoder& encoder, std::size_t number, EncodedPart
   made.boundaries.clear();
   if (part.to > 0) {
     const PieceRange range{.from = part.from, .to = part.to};
-    HF_TRY(made.end,
-           encoder.encode_range(segments_[part.first_segment].text, range, made.ids, &made.boundaries));
+    const std::string_view text = segments_[part.first_segment].text;
+    const std::size_t seen = character_begin(text, part.to + part_bytes_);
+    if (part.from == 0 || seen == text.size()) {
+      HF_TRY(made.end, encoder.encode_range(text, range, made.ids, &made.boundaries));
+      return {};
+    }
+    HF_TRY(made.end, encoder.encode_beginning(text.substr(0, seen), range, made.ids, &made.boundaries));
+    if (!made.end) made.ids.clear();
     return {};
   }
   for (const Segment& segment : std::span(segments_).subspan(part.first_segment, part.segments)) {
@@ -93,13 +104,13 @@ Result<std::span<const TokenId>> PartJoiner::take(const LargeText& text, std::si
                                                   EncodedPart& made) {
   const LargeText::Part& part = text.parts_[number];
   if (part.from == 0) {  // a beginning of segments
-    end_ = made.end;
+    end_ = made.end.value_or(0);
     return std::span<const TokenId>(made.ids);
   }
   if (end_ >= part.to) return std::span<const TokenId>();  // a piece of a part before has it all
   const auto meeting = std::ranges::find(made.boundaries, end_, &PieceBoundary::at);
-  if (meeting != made.boundaries.end()) {
-    end_ = made.end;
+  if (made.end && meeting != made.boundaries.end()) {
+    end_ = *made.end;
     return std::span<const TokenId>(made.ids).subspan(meeting->ids);
   }
   made.ids.clear();

@@ -1,10 +1,13 @@
 // A LargeText is one text in parts that several threads encode at a time, with the tokens of the whole. A part is encoded as
 // if a piece began with it; a PartJoiner finds where the pieces of the part before meet those of this one, and takes the tokens from
-// there. A match depends on nothing but the place where the search for it begins (PieceFinder), so that they never part again.
+// there. A match depends on nothing but the place where the search for it begins (PieceFinder), so that they never part again. A
+// part looks no further than one more part behind its end, so that a piece of many parts costs each of them no more than others
+// do; the joiner encodes such a piece once.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,7 +21,8 @@ namespace holdfast::text {
 struct EncodedPart {
   std::vector<TokenId> ids;
   std::vector<PieceBoundary> boundaries;  // the first ones
-  std::size_t end = 0;                    // where the next piece begins, in or behind the next part
+  // Where the next piece begins, in or behind the next part; nothing: pieces go on further than that, and there are no tokens.
+  std::optional<std::size_t> end;
 };
 
 // Threads: immutable.
@@ -44,6 +48,7 @@ class LargeText {
   void add_segments(const Tokenizer& tokenizer, std::string_view text);
   void add_parts(std::size_t part_bytes);
 
+  std::size_t part_bytes_;
   std::string text_, repaired_;
   std::deque<std::string> composed_;
   std::vector<Segment> segments_;

@@ -163,21 +163,36 @@ Result<void> Encoder::encode_plain(std::string_view text, std::vector<TokenId>& 
   return outcome_of(encode_range(text, {.from = 0, .to = text.size()}, ids, nullptr));
 }
 
-// Cuts the text into pieces: the matches of the pattern, and what is between them.
 Result<std::size_t> Encoder::encode_range(std::string_view text, PieceRange range, std::vector<TokenId>& ids,
                                           std::vector<PieceBoundary>* boundaries) {
+  HF_TRY(const std::optional<std::size_t> end,
+         encode_pieces(&PieceFinder::next, text, range, ids, boundaries));
+  return *end;
+}
+
+Result<std::optional<std::size_t>> Encoder::encode_beginning(std::string_view text, PieceRange range,
+                                                             std::vector<TokenId>& ids,
+                                                             std::vector<PieceBoundary>* boundaries) {
+  return encode_pieces(&PieceFinder::next_in_beginning, text, range, ids, boundaries);
+}
+
+// Cuts the text into pieces: the matches of the pattern, and what is between them.
+Result<std::optional<std::size_t>> Encoder::encode_pieces(FindPiece find, std::string_view text,
+                                                          PieceRange range, std::vector<TokenId>& ids,
+                                                          std::vector<PieceBoundary>* boundaries) {
   constexpr std::size_t boundaries_most = 4096;
   std::size_t done = range.from;
   while (done < range.to) {
     if (boundaries != nullptr && boundaries->size() < boundaries_most)
       boundaries->push_back({done, ids.size()});
-    HF_TRY(const PieceFinder::Match match, finder_.next(text, done));
+    HF_TRY(const PieceFinder::Match match, (finder_.*find)(text, done));
+    if (match.is_cut) return std::optional<std::size_t>();
     const std::size_t begin = match.begin == match.end ? text.size() : match.begin;
     if (begin > done) encode_piece(text.substr(done, begin - done), ids);
     if (match.end > begin) encode_piece(text.substr(begin, match.end - begin), ids);
     done = std::max(begin, match.end);
   }
-  return done;
+  return std::optional(done);
 }
 
 void Encoder::encode_piece(std::string_view piece, std::vector<TokenId>& ids) {

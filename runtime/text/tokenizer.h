@@ -110,8 +110,16 @@ class Encoder {
   // where its last piece ends. `boundaries` gets the first thousands of them, unless it is nullptr.
   Result<std::size_t> encode_range(std::string_view text, PieceRange range, std::vector<TokenId>& ids,
                                    std::vector<PieceBoundary>* boundaries);
+  // Does the same with no more than the beginning of a text. Returns nothing where its pieces depend on the rest.
+  Result<std::optional<std::size_t>> encode_beginning(std::string_view text, PieceRange range,
+                                                      std::vector<TokenId>& ids,
+                                                      std::vector<PieceBoundary>* boundaries);
 
  private:
+  using FindPiece = Result<PieceFinder::Match> (PieceFinder::*)(std::string_view, std::size_t);
+  Result<std::optional<std::size_t>> encode_pieces(FindPiece find, std::string_view text, PieceRange range,
+                                                   std::vector<TokenId>& ids,
+                                                   std::vector<PieceBoundary>* boundaries);
   Result<void> encode_normal(std::string_view text, std::vector<TokenId>& ids);
   Result<void> encode_plain(std::string_view text, std::vector<TokenId>& ids);
   void encode_piece(std::string_view piece, std::vector<TokenId>& ids);

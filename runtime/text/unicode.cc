@@ -224,7 +224,7 @@ std::string reason_of(int code) {
   return reinterpret_cast<const char*>(text.data());
 }
 
-constexpr std::size_t stack_bytes_least = std::size_t{32} << 10, stack_bytes_most = std::size_t{64} << 20;
+constexpr std::size_t stack_bytes_least = std::size_t{32} << 10;
 
 }  // namespace
 
@@ -292,34 +292,53 @@ Result<SplitPattern> SplitPattern::compile(const std::string& expression) {
     return fail(ExitCode::config, "its regular expression {} may match an empty text, which cuts nothing",
                 expression);
   // Without JIT (a processor that PCRE2 compiles nothing for) the same matches are found, more slowly.
-  pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);
+  pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
   return pattern;
 }
 
-PieceFinder::PieceFinder(const SplitPattern& pattern) : pattern_(pattern) {
+PieceFinder::PieceFinder(const SplitPattern& pattern, std::size_t stack_bytes) : pattern_(pattern) {
   const auto* code = static_cast<const pcre2_code*>(pattern_.code_.get());
   pcre2_match_data* data = pcre2_match_data_create_from_pattern(code, nullptr);
   match_data_ = {data, [](void* made) { pcre2_match_data_free(static_cast<pcre2_match_data*>(made)); }};
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
   context_ = {context, [](void* made) { pcre2_match_context_free(static_cast<pcre2_match_context*>(made)); }};
-  pcre2_jit_stack* stack = pcre2_jit_stack_create(stack_bytes_least, stack_bytes_most, nullptr);
+  pcre2_jit_stack* stack = pcre2_jit_stack_create(stack_bytes_least, stack_bytes, nullptr);
   stack_ = {stack, [](void* made) { pcre2_jit_stack_free(static_cast<pcre2_jit_stack*>(made)); }};
   HF_CHECK(data != nullptr && context != nullptr && stack != nullptr);
   pcre2_jit_stack_assign(context, nullptr, stack);
-  pcre2_set_match_limit(context, ~std::uint32_t{0});  // a run of blanks may be as long as the text
+  // A run of blanks may be as long as the text.
+  pcre2_set_match_limit(context, ~std::uint32_t{0});
+  pcre2_set_depth_limit(context, ~std::uint32_t{0});
 }
 
 Result<PieceFinder::Match> PieceFinder::next(std::string_view text, std::size_t from) {
+  return find(text, from, 0);
+}
+
+// A hard partial match is one that looked at the end of the text. Without any match, one may begin there.
+Result<PieceFinder::Match> PieceFinder::next_in_beginning(std::string_view text, std::size_t from) {
+  HF_TRY(Match match, find(text, from, PCRE2_PARTIAL_HARD));
+  match.is_cut = match.begin == match.end;
+  return match;
+}
+
+Result<PieceFinder::Match> PieceFinder::find(std::string_view text, std::size_t from, std::uint32_t options) {
   const auto* code = static_cast<const pcre2_code*>(pattern_.code_.get());
   auto* data = static_cast<pcre2_match_data*>(match_data_.get());
-  const int count = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
-                                PCRE2_NO_UTF_CHECK, data, static_cast<pcre2_match_context*>(context_.get()));
-  if (count == PCRE2_ERROR_NOMATCH) return Match{};
+  const auto match = [&](std::uint32_t more) {
+    return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                       PCRE2_NO_UTF_CHECK | options | more, data,
+                       static_cast<pcre2_match_context*>(context_.get()));
+  };
+  int count = match(0);
+  // The interpreter remembers where to go back to on the heap, which has no such limit.
+  if (count == PCRE2_ERROR_JIT_STACKLIMIT) count = match(PCRE2_NO_JIT);
+  if (count == PCRE2_ERROR_NOMATCH || count == PCRE2_ERROR_PARTIAL) return Match{};
   if (count < 0)
     return fail(ExitCode::data, "the regular expression of the tokenizer fails at byte {} of a text: {}",
                 from, reason_of(count));
   const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data);
-  return Match{range[0], range[1]};
+  return Match{.begin = range[0], .end = range[1]};
 }
 
 }  // namespace holdfast::text

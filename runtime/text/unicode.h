@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -38,20 +39,25 @@ class SplitPattern {
   std::shared_ptr<const void> code_;
 };
 
-// Finds the matches of a pattern in a text, one after another. Allocates nothing after its construction.
+// Finds the matches of a pattern in a text, one after another. Allocates little after its construction.
 class PieceFinder {
  public:
-  explicit PieceFinder(const SplitPattern& pattern);
+  // Compiled code has `stack_bytes` at most; a match that needs more is found without it, more slowly.
+  explicit PieceFinder(const SplitPattern& pattern, std::size_t stack_bytes = std::size_t{64} << 20);
   PieceFinder(PieceFinder&&) noexcept = default;
 
   struct Match {
     std::size_t begin = 0, end = 0;  // begin == end: there is none
+    bool is_cut = false;             // of the beginning of a text: what follows may change it
   };
   // Returns the first match at `from` or later. The text is valid UTF-8, and `from` is between two characters of it. It
   // depends on nothing but these: wherever a search begins, the next matches from there are the same.
   Result<Match> next(std::string_view text, std::size_t from);
+  // Returns what next() finds in every text that begins with this one, or is_cut.
+  Result<Match> next_in_beginning(std::string_view text, std::size_t from);
 
  private:
+  Result<Match> find(std::string_view text, std::size_t from, std::uint32_t options);
   SplitPattern pattern_;
   std::shared_ptr<void> match_data_, context_, stack_;
 };

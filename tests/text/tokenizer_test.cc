@@ -137,6 +137,40 @@ TEST(Pieces, CountsThatMeanTheSameAreTaken) {
               ElementsAre("12", "ab", "{", ","));
 }
 
+// Wherever a text is cut off, the pieces that are found are those of the whole.
+TEST(Pieces, OfTheBeginningOfATextAreThoseOfTheWhole) {
+  const std::string text = "I'll pay 1234567  now!\n\n   \n caf\u00e9 \u4e2d\u6587   x";
+  for (const std::string pattern : {"gpt2", "llama3", "qwen2", "\\p{N}+", "(?<=\\s)\\S+(?=\\s)"}) {
+    const SplitPattern compiled = *SplitPattern::compile(pattern_of(pattern));
+    PieceFinder whole(compiled), beginning(compiled);
+    std::size_t found = 0;
+    for (std::size_t size = 1; size <= text.size(); ++size) {
+      const std::string_view part = std::string_view(text).substr(0, size);
+      if (valid_utf8_prefix(part) < size) continue;
+      for (std::size_t done = 0; done < size;) {
+        const PieceFinder::Match match = *beginning.next_in_beginning(part, done);
+        if (match.is_cut) break;
+        const PieceFinder::Match expected = *whole.next(text, done);
+        ASSERT_EQ(match.begin, expected.begin) << part;
+        ASSERT_EQ(match.end, expected.end) << part;
+        done = match.end;
+        ++found;
+      }
+    }
+    EXPECT_GT(found, 20u) << pattern;
+  }
+}
+
+// The code that PCRE2 makes for the processor has a stack for the places to go back to.
+TEST(Pieces, AMatchThatIsTooMuchForCompiledCodeIsFoundAllTheSame) {
+  const SplitPattern compiled = *SplitPattern::compile("(?:a|b)+c|b");
+  const std::string text = std::string(100'000, 'a') + "c";
+  const Result<PieceFinder::Match> match = PieceFinder(compiled, std::size_t{64} << 10).next(text, 0);
+  ASSERT_TRUE(match.ok()) << match.error().message;
+  EXPECT_EQ(match->begin, 0u);
+  EXPECT_EQ(match->end, text.size());
+}
+
 TEST(Bpe, TheLowestRankComesFirstAndThenTheFirstInTheText) {
   TokenizerParts parts = parts_with({"ab", "bc", "aa", "aaaa"});
   add_merge(parts, "b", "c");

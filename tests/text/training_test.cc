@@ -195,6 +195,30 @@ TEST_F(CorpusTest, PartsOfALargeTextHaveTheTokensOfTheWhole) {
   }
 }
 
+// Each token is made once or twice, however many parts a piece has.
+TEST_F(CorpusTest, APieceOfManyPartsIsEncodedOnce) {
+  const Tokenizer made = tokenizer();
+  for (const std::string& text : {std::string(64'000, 'b'), "x" + std::string(64'000, ' ') + "b",
+                                  std::string(3000, 'a') + " " + std::string(64'000, 'b') + " ab"}) {
+    std::vector<TokenId> expected, joined;
+    ASSERT_TRUE(Encoder(made).encode(text, expected).ok());
+    const LargeText large(made, text, 1000);
+    ASSERT_GE(large.part_count(), 64u);
+    Encoder encoder(made);
+    PartJoiner joiner(made);
+    EncodedPart part;
+    std::size_t tokens_made = 0;
+    for (std::size_t i = 0; i < large.part_count(); ++i) {
+      ASSERT_TRUE(large.encode(encoder, i, part).ok());
+      tokens_made += part.ids.size();
+      const std::span<const TokenId> ids = *joiner.take(large, i, part);
+      joined.insert(joined.end(), ids.begin(), ids.end());
+    }
+    EXPECT_EQ(joined, expected);
+    EXPECT_LE(tokens_made, 2 * expected.size());
+  }
+}
+
 TEST_F(CorpusTest, ALargeFileIsWrittenInPartsAsItIsAlone) {
   std::string text;
   for (int i = 0; i < 3000; ++i) text += std::to_string(i * 7919) + (i % 5 == 0 ? "\n" : " ab ");
