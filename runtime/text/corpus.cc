@@ -101,14 +101,24 @@ Result<void> CorpusReader::next_lines(DocumentBatch& batch) {
   return {};
 }
 
+std::string CorpusReader::place_of(const DocumentBatch::Document& document) const {
+  const std::string& path = input_.paths[document.path];
+  return document.line == 0 ? path : fmt::format("{}, line {}", path, document.line);
+}
+
+Result<void> CorpusReader::placed(const DocumentBatch::Document& document,
+                                  const Result<void>& outcome) const {
+  if (outcome.ok()) return {};
+  return fail(outcome.error().code, "{}: {}", place_of(document), outcome.error().message);
+}
+
 Result<std::string_view> CorpusReader::text_of(const DocumentBatch& batch,
                                                const DocumentBatch::Document& document,
                                                std::string& storage) const {
   const std::string_view raw = batch.raw(document);
   if (!input_.is_jsonl) return raw;
   const auto refuse = [&](std::string_view what, std::string_view advice) {
-    return fail(ExitCode::data, "{}, line {}: {}; {}", input_.paths[document.path], document.line, what,
-                advice);
+    return fail(ExitCode::data, "{}: {}; {}", place_of(document), what, advice);
   };
   std::string repaired;
   const Json line = Json::parse_any(repaired_utf8(raw, repaired));

@@ -48,11 +48,14 @@ class CorpusReader {
   // not an object of JSON, or the field is missing or no text.
   Result<std::string_view> text_of(const DocumentBatch& batch, const DocumentBatch::Document& document,
                                    std::string& storage) const;
+  // Returns the outcome of work on a document, with its file and line in front of an error.
+  Result<void> placed(const DocumentBatch::Document& document, const Result<void>& outcome) const;
   std::uint64_t bytes() const { return bytes_; }  // of all files
   std::uint64_t bytes_read() const { return bytes_read_; }
 
  private:
   CorpusReader(Env& env, CorpusInput input) : env_(&env), input_(std::move(input)) {}
+  std::string place_of(const DocumentBatch::Document& document) const;
   Result<void> next_files(DocumentBatch& batch);
   Result<void> next_lines(DocumentBatch& batch);
   Result<void> read_more(std::string& target, std::uint64_t most);

@@ -35,7 +35,7 @@ Result<void> encode_batch(const CorpusReader& corpus, const TokenizeOptions& opt
   for (const DocumentBatch::Document& document : batch.documents) {
     HF_TRY(const std::string_view text, corpus.text_of(batch, document, storage));
     const std::size_t before = made.ids.size();
-    HF_TRY_VOID(encoder.encode(text, made.ids));
+    HF_TRY_VOID(corpus.placed(document, encoder.encode(text, made.ids)));
     const bool is_empty = made.ids.size() == before;
     if (options.append && !is_empty) made.ids.push_back(*options.append);
     made.documents.push_back({.tokens = made.ids.size() - before,
@@ -49,6 +49,7 @@ Result<void> encode_batch(const CorpusReader& corpus, const TokenizeOptions& opt
 struct EncodeInput {
   DocumentBatch batch;
   std::shared_ptr<const LargeText> large;
+  DocumentBatch::Document document;  // the large one
   std::size_t part = 0, text_bytes = 0;
   bool held_out = false;
 };
@@ -71,10 +72,12 @@ class EncodeReader {
       if (!is_there) return false;
       input.large.reset();
       if (!is_large(input.batch)) return true;
+      current_.document = input.batch.documents.front();
       begin_large(input.batch.bytes);
       input.batch = {};
     }
     input.large = current_.large;
+    input.document = current_.document;
     input.text_bytes = current_.text_bytes;
     input.held_out = current_.held_out;
     input.part = current_.part++;
@@ -186,15 +189,17 @@ Result<TokenizeTotals> tokenize_files(Env& env, const Tokenizer& tokenizer, cons
   work.work = [&](int thread, EncodeInput& input, EncodeOutput& made) {
     Encoder& encoder = encoders[static_cast<std::size_t>(thread)];
     made.input = &input;
-    if (input.large != nullptr) return input.large->encode(encoder, input.part, made.part);
+    if (input.large != nullptr)
+      return corpus.placed(input.document, input.large->encode(encoder, input.part, made.part));
     return encode_batch(corpus, options, encoder, input.batch, made.batch);
   };
   work.consume = [&](EncodeOutput& made) -> Result<void> {
     options.progress(corpus.bytes_read(), corpus.bytes());
     const EncodeInput& input = *made.input;
     if (input.large == nullptr) return writer.add(made.batch);
-    HF_TRY(const std::span<const TokenId> ids, joiner.take(*input.large, input.part, made.part));
-    HF_TRY_VOID(writer.add_part(ids, input.held_out));
+    const Result<std::span<const TokenId>> ids = joiner.take(*input.large, input.part, made.part);
+    HF_TRY_VOID(corpus.placed(input.document, outcome_of(ids)));
+    HF_TRY_VOID(writer.add_part(*ids, input.held_out));
     if (input.part + 1 < input.large->part_count()) return {};
     if (options.append) HF_TRY_VOID(writer.add_part(std::span(&*options.append, 1), input.held_out));
     return writer.end_parts(input.text_bytes, input.held_out);
@@ -217,7 +222,7 @@ Result<std::vector<std::pair<std::string, std::uint64_t>>> count_pieces(Env& env
     std::string storage;
     for (const DocumentBatch::Document& document : batch.documents) {
       HF_TRY(const std::string_view text, corpus.text_of(batch, document, storage));
-      HF_TRY_VOID(counters[static_cast<std::size_t>(thread)].add(text));
+      HF_TRY_VOID(corpus.placed(document, counters[static_cast<std::size_t>(thread)].add(text)));
     }
     return {};
   };

@@ -239,6 +239,28 @@ TEST_F(CorpusTest, ALargeFileIsWrittenInPartsAsItIsAlone) {
               posix_env().text_or_empty(directory / ("shared" + ending)));
 }
 
+TEST_F(CorpusTest, ATextThatAPatternFailsOnIsNamed) {
+  TokenizerParts parts =
+      train_bpe({{"ab", 9}}, {.vocabulary = 259, .special = {}, .pattern = "(*LIMIT_MATCH=4)(?:a|b)+c|a|b"});
+  const Tokenizer made = *Tokenizer::make(parts);
+  const std::string text(4000, 'a');
+  const auto error_of = [&](const CorpusInput& input, std::size_t part_bytes) {
+    return tokenize_files(posix_env(), made,
+                          {.input = input, .prefix = directory / "x", .part_bytes = part_bytes})
+        .error()
+        .message;
+  };
+  const std::string file = write("a.txt", text), lines = write("a.jsonl", "{\"text\": \"" + text + "\"}");
+  EXPECT_THAT(error_of({.paths = {file}}, 1'000'000), HasSubstr("a.txt: the regular expression of the"));
+  EXPECT_THAT(error_of({.paths = {file}}, 500), HasSubstr("a.txt: the regular expression of the"));
+  const CorpusInput input{.paths = {lines}, .is_jsonl = true};
+  EXPECT_THAT(error_of(input, 1000), HasSubstr("a.jsonl, line 1: the regular expression of the"));
+  EXPECT_THAT(count_pieces(posix_env(), input, *SplitPattern::compile(parts.pattern), 1, [](auto, auto) {})
+                  .error()
+                  .message,
+              HasSubstr("a.jsonl, line 1: the regular expression of the"));
+}
+
 TEST_F(CorpusTest, AnErrorLeavesNoFiles) {
   const std::string bad = write("bad.jsonl", "{\"text\": \"x\"}\n{\"text\": 1}\n");
   const auto totals =
