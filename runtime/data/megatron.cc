@@ -222,19 +222,33 @@ Result<TokenFile> open_megatron(Env& env, const std::string& path, bool with_doc
   return tokens;
 }
 
+namespace {
+
+Error already_there(const std::string& path) {
+  return fail(ExitCode::config, "{} exists already; remove it, or give another name", path);
+}
+
+std::string directory_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, std::max<std::size_t>(slash, 1));
+}
+
+}  // namespace
+
 MegatronWriter::MegatronWriter(Env& env, const std::string& name, std::int64_t vocabulary)
     : env_(env),
       paths_{.data = name + ".bin", .index = name + ".idx"},
       type_(vocabulary <= std::numeric_limits<std::uint16_t>::max() + 1 ? TokenType::u16 : TokenType::i32),
-      documents_{0} {}
+      documents_{0},
+      lock_path_(name + ".partial") {}
 
 Result<std::unique_ptr<MegatronWriter>> MegatronWriter::create(Env& env, const std::string& name,
                                                                std::int64_t vocabulary) {
   std::unique_ptr<MegatronWriter> writer(new MegatronWriter(env, name, vocabulary));
+  HF_TRY_VOID(writer->take_lock());
   for (const std::string& path : {writer->paths_.data, writer->paths_.index}) {
     HF_TRY(const FileStatus status, env.status(path));
-    if (status.exists)
-      return fail(ExitCode::config, "{} exists already; remove it, or give another name", path);
+    if (status.exists) return already_there(path);
     HF_TRY_VOID(env.remove(writer->partial(path)));  // of a writer that was killed
   }
   const auto open = [&](const std::string& path) -> Result<std::unique_ptr<File>> {
@@ -247,12 +261,27 @@ Result<std::unique_ptr<MegatronWriter>> MegatronWriter::create(Env& env, const s
   return writer;
 }
 
+Result<void> MegatronWriter::take_lock() {
+  Result<std::unique_ptr<FileLock>> lock = env_.lock(lock_path_, "", 0);
+  if (!lock.ok() && lock.error().code == ExitCode::communication) {
+    return fail(
+        ExitCode::config,
+        "{} and {} are being written by another process, which holds a lock on {}; wait for it, or give "
+        "another name",
+        paths_.data, paths_.index, lock_path_);
+  }
+  if (!lock.ok()) return with_code(ExitCode::data, lock.error());
+  lock_ = std::move(lock).value();
+  return {};
+}
+
+// Without the lock, the files are those of another one.
 MegatronWriter::~MegatronWriter() {
-  if (finished_) return;
+  if (lock_ == nullptr) return;
   data_.reset();
   index_.reset();
-  for (const std::string& path : {paths_.data, paths_.index})
-    static_cast<void>(env_.remove(partial(path)).ok());  // the first error is reported
+  for (const std::string& path : {partial(paths_.data), partial(paths_.index), lock_path_})
+    static_cast<void>(env_.remove(path).ok());  // the first error is reported
 }
 
 Result<void> MegatronWriter::append(std::span<const std::uint32_t> tokens) {
@@ -309,24 +338,42 @@ Result<void> MegatronWriter::write_index() {
   return index_->write_at(0, buffer_);
 }
 
-Result<void> MegatronWriter::finish() {
+Result<void> MegatronWriter::store() {
   HF_TRY_VOID(flush());
-  const auto store = [&]() -> Result<void> {
-    HF_TRY_VOID(write_index());
-    HF_TRY_VOID(data_->sync());
-    HF_TRY_VOID(index_->sync());
-    HF_TRY_VOID(env_.rename(partial(paths_.data), paths_.data));
-    return env_.rename(partial(paths_.index), paths_.index);  // last: without it nobody takes the data
-  };
-  const Result<void> stored = store();
-  if (!stored.ok()) {
-    static_cast<void>(env_.remove(paths_.data).ok());
-    return with_code(ExitCode::data, stored.error());
+  HF_TRY_VOID(write_index());
+  HF_TRY_VOID(data_->sync());
+  return index_->sync();
+}
+
+// A second name replaces nothing. Some file systems have none; there a file that comes at this moment is replaced.
+Result<void> MegatronWriter::give_name(const std::string& path) {
+  if (env_.link(partial(path), path).ok()) {
+    named_.push_back(path);
+    return env_.remove(partial(path));
   }
-  finished_ = true;
-  const std::size_t slash = paths_.data.rfind('/');
-  return env_.sync_directory(
-      slash == std::string::npos ? "." : paths_.data.substr(0, std::max<std::size_t>(slash, 1)));
+  HF_TRY(const FileStatus status, env_.status(path));
+  if (status.exists || status.link) return already_there(path);
+  HF_TRY_VOID(env_.rename(partial(path), path));
+  named_.push_back(path);
+  return {};
+}
+
+Result<void> MegatronWriter::finish(std::span<MegatronWriter* const> writers) {
+  const auto finish_all = [&]() -> Result<void> {
+    for (MegatronWriter* writer : writers) HF_TRY_VOID(writer->store());
+    for (MegatronWriter* writer : writers) HF_TRY_VOID(writer->give_name(writer->paths_.data));
+    for (MegatronWriter* writer : writers) HF_TRY_VOID(writer->give_name(writer->paths_.index));
+    for (MegatronWriter* writer : writers)
+      HF_TRY_VOID(writer->env_.sync_directory(directory_of(writer->paths_.data)));
+    return {};
+  };
+  const Result<void> outcome = finish_all();
+  if (outcome.ok()) return {};
+  for (MegatronWriter* writer : writers) {
+    for (const std::string& path : writer->named_) static_cast<void>(writer->env_.remove(path).ok());
+  }
+  return with_code(outcome.error().code == ExitCode::config ? ExitCode::config : ExitCode::data,
+                   outcome.error());
 }
 
 }  // namespace holdfast::data

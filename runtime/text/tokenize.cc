@@ -152,8 +152,9 @@ class DatasetWriter {
           "data.validation_fraction",
           share, kept, totals_.documents);
     }
-    HF_TRY_VOID(kept_->finish());
-    if (held_out_ != nullptr) HF_TRY_VOID(held_out_->finish());
+    std::vector<MegatronWriter*> writers = {kept_.get()};
+    if (held_out_ != nullptr) writers.push_back(held_out_.get());
+    HF_TRY_VOID(MegatronWriter::finish(writers));
     return totals_;
   }
 

@@ -22,6 +22,15 @@ class MegatronWriterTest : public testing::Test {
     std::ranges::sort(found);
     return found;
   }
+  static Result<void> finish(const std::unique_ptr<MegatronWriter>& writer) {
+    return MegatronWriter::finish(std::array{writer.get()});
+  }
+  std::unique_ptr<MegatronWriter> writer_of(const std::string& name) {
+    auto writer = MegatronWriter::create(posix_env(), directory / name, 300);
+    HF_CHECK(writer.ok() && (*writer)->append(std::vector<std::uint32_t>{1}).ok());
+    HF_CHECK((*writer)->end_document().ok());
+    return std::move(writer).value();
+  }
   // Writes documents that end with the largest token of the vocabulary.
   void expect_type(std::int64_t vocabulary, TokenType type) {
     SCOPED_TRACE(vocabulary);
@@ -35,7 +44,7 @@ class MegatronWriterTest : public testing::Test {
     HF_ASSERT_OK((*writer)->append(std::vector<std::uint32_t>{2, largest}));
     HF_ASSERT_OK((*writer)->end_document());
     EXPECT_FALSE(std::filesystem::exists(name + ".bin"));
-    HF_ASSERT_OK((*writer)->finish());
+    HF_ASSERT_OK(finish(*writer));
     const auto file = open_megatron(posix_env(), name, true);
     HF_ASSERT_OK(file);
     EXPECT_EQ(file->type, type);
@@ -64,7 +73,7 @@ TEST_F(MegatronWriterTest, WhatIsNotFinishedGoesAndWhatIsThereStays) {
     auto writer = MegatronWriter::create(posix_env(), name, 300);
     HF_ASSERT_OK(writer);
     HF_ASSERT_OK((*writer)->append(std::vector<std::uint32_t>{1}));
-    EXPECT_THAT(names(), ElementsAre("set.bin.partial", "set.idx.partial"));
+    EXPECT_THAT(names(), ElementsAre("set.bin.partial", "set.idx.partial", "set.partial"));
   }
   EXPECT_TRUE(names().empty());
   write_bytes(name + ".bin.partial", "of a writer that was killed");
@@ -74,6 +83,37 @@ TEST_F(MegatronWriterTest, WhatIsNotFinishedGoesAndWhatIsThereStays) {
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().message, HasSubstr("set.idx exists already; remove it"));
   EXPECT_THAT(names(), ElementsAre("set.idx"));
+}
+
+TEST_F(MegatronWriterTest, ASecondWriterIsRefusedAndHarmsNothing) {
+  auto first = writer_of("set");
+  for (int i = 0; i < 2; ++i) {
+    const auto second = MegatronWriter::create(posix_env(), directory / "set", 300);
+    ASSERT_FALSE(second.ok());
+    EXPECT_EQ(second.error().code, ExitCode::config);
+    EXPECT_THAT(second.error().message, HasSubstr("set.idx are being written by another process"));
+  }
+  HF_ASSERT_OK(finish(first));
+  first.reset();
+  HF_ASSERT_OK(open_megatron(posix_env(), directory / "set", false));
+  EXPECT_THAT(names(), ElementsAre("set.bin", "set.idx"));
+}
+
+// What has come under one of the names meanwhile stays, and so does nothing else, of either dataset.
+TEST_F(MegatronWriterTest, AFileThatComesMeanwhileIsNotReplaced) {
+  for (const std::string name : {"kept.bin", "kept.idx", "held.bin", "held.idx"}) {
+    SCOPED_TRACE(name);
+    {
+      const auto kept = writer_of("kept"), held = writer_of("held");
+      write_bytes(directory / name, "somebody's");
+      const auto outcome = MegatronWriter::finish(std::array{kept.get(), held.get()});
+      ASSERT_FALSE(outcome.ok());
+      EXPECT_THAT(outcome.error().message, HasSubstr(name + " exists already; remove it"));
+    }
+    EXPECT_THAT(names(), ElementsAre(name));
+    EXPECT_EQ(posix_env().text_or_empty(directory / name), "somebody's");
+    std::filesystem::remove(directory / name);
+  }
 }
 
 }  // namespace

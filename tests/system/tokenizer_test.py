@@ -1,5 +1,6 @@
 """holdfast tokenize: its tokens are those of Python's tokenizers (where .deps/tokenizer has them), its datasets are whole or not there,
 and what docs/data.md says about text of one's own works as it stands."""
+import fcntl
 import json
 import os
 import random
@@ -199,7 +200,7 @@ class Datasets(Folder):
     def test_bad_input_is_the_sentence_of_the_table_and_leaves_nothing(self):
         tokenizer = self.trained().read_text()
         for name, content in {
-                "good.txt": "text", "empty.txt": "", "words.txt": "no ranks\n", "there.bin": "",
+                "good.txt": "text", "empty.txt": "", "words.txt": "no ranks\n", "there.bin": "", "busy.partial": "",
                 "lines.jsonl": '{"text": "a"}\n\n{"body": "b"}\n', "broken.jsonl": '{"text": "a"}\n{"text": \n', "number.jsonl": '{"text": 7}\n',
                 "word.json": tokenizer.replace('"BPE"', '"WordPiece"'), "cut.json": tokenizer[:5000],
                 "lower.json": tokenizer.replace('"normalizer": null', '"normalizer": {"type": "Lowercase"}'),
@@ -227,6 +228,7 @@ class Datasets(Folder):
             "field-not-text": (*encode, "number.jsonl", *jsonl),
             "field-of-text": (*encode, *good, "--field=body"),
             "encode-without-out": (*encode, "good.txt"),
+            "tokens-being-written": (*encode, "good.txt", "--out=busy"),
             "tokens-exist": (*encode, "good.txt", "--out=there"),
             "held-out-all": (*encode, *good, "--held-out=1"),
             "held-out-one-side": (*encode, *good, "--held-out=0.5"),
@@ -240,6 +242,9 @@ class Datasets(Folder):
             "tokenizer-exists": (*train, "--out=tokenizer.json", "--vocabulary=300"),
         }
         self.assertEqual({*cases, "sample-other-tokenizer"}, set(ROWS))
+        busy = (self.folder / "busy.partial").open("a")
+        self.addCleanup(busy.close)
+        fcntl.flock(busy, fcntl.LOCK_EX)
         before = sorted(self.folder.iterdir())
         for name, words in cases.items():
             with self.subTest(name):
