@@ -69,6 +69,10 @@ Result<void> sample_text(const std::vector<std::string>& words) {
                                                       "temperature", "top-k", "seed", "device"}));
   HF_TRY(SampleOptions options, read_options(arguments));
   std::optional<Tokenizer> tokenizer;
+  if (arguments.has("pattern") && !arguments.has("tokenizer"))
+    return fail(
+        ExitCode::config,
+        "--pattern is for --tokenizer FILE with a rank file of tiktoken; give it, or leave --pattern out");
   if (arguments.has("tokenizer")) {
     HF_TRY(tokenizer, read_tokenizer(env, arguments.text("tokenizer", ""), arguments.text("pattern", "")));
   }

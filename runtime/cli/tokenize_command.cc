@@ -97,6 +97,8 @@ void print_totals(const TokenizeTotals& totals, const Tokenizer& tokenizer, cons
   fmt::print("\ntokens           {}\nbytes per token  {:.3f}\nlargest token    {} of {}\n", totals.tokens,
              static_cast<double>(totals.text_bytes) / static_cast<double>(totals.tokens),
              totals.largest_token, tokenizer.vocabulary() - 1);
+  if (totals.broken_bytes > 0)
+    fmt::print("not UTF-8        {} bytes, each broken character replaced by U+FFFD\n", totals.broken_bytes);
   if (options.held_out > 0.0)
     fmt::print("held out         {} documents, {} tokens\n", totals.held_out_documents,
                totals.held_out_tokens);
@@ -119,6 +121,9 @@ Result<void> encode_files(const std::vector<std::string>& words) {
   options.prefix = arguments.text("out", "");
   if (options.prefix.empty())
     return fail(ExitCode::config, "tokenize encode needs --out PREFIX: it writes PREFIX.bin and PREFIX.idx");
+  if (options.prefix.ends_with('/'))
+    return fail(ExitCode::config, "--out {} is a directory, expected PREFIX, as in {}tokens", options.prefix,
+                options.prefix);
   HF_TRY(options.held_out, arguments.real("held-out", 0.0, 0.0));
   if (options.held_out >= 1.0)
     return fail(ExitCode::config, "--held-out must be a share below 1, got {}; 0.01 is one document in 100",

@@ -3,8 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 
 #include "runtime/core/json.h"
+#include "runtime/os/file_kind.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/text/unicode.h"
 
@@ -15,6 +17,30 @@ constexpr std::uint64_t batch_bytes = std::uint64_t{1} << 20;
 
 bool is_blank(std::string_view line) {
   return line.find_first_not_of(" \t\r") == std::string_view::npos;
+}
+
+struct OtherFormat {
+  std::string_view begin, name;
+};
+constexpr std::array<OtherFormat, 9> other_formats = {{{"\x1F\x8B", "gzip"},
+                                                       {"\x28\xB5\x2F\xFD", "zstd"},
+                                                       {"\xFD"
+                                                        "7zXZ",
+                                                        "xz"},
+                                                       {"BZh9", "bzip2"},
+                                                       {"PK\x03\x04", "zip"},
+                                                       {"PAR1", "Parquet"},
+                                                       {"ARROW1", "Arrow"},
+                                                       {"\xFF\xFE", "UTF-16"},
+                                                       {"\xFE\xFF", "UTF-16"}}};
+
+Result<void> expect_text(const std::string& path, std::string_view content) {
+  for (const OtherFormat& format : other_formats) {
+    if (!content.starts_with(format.begin)) continue;
+    return fail(ExitCode::data, "{} begins as {} does, expected text in UTF-8; make a text file of it first",
+                path, format.name);
+  }
+  return {};
 }
 
 }  // namespace
@@ -28,6 +54,10 @@ Result<CorpusReader> CorpusReader::open(Env& env, CorpusInput input) {
       return fail(ExitCode::data,
                   "{} is a directory, expected a text file; name the files in it, as in {}/*.txt", path,
                   path);
+    if (os::is_stream(path))
+      return fail(
+          ExitCode::data,
+          "{} is a pipe or a device, expected a text file; write what comes out of it to a file first", path);
     reader.sizes_.push_back(status.bytes);
     reader.bytes_ += status.bytes;
   }
@@ -40,6 +70,7 @@ Result<void> CorpusReader::read_more(std::string& target, std::uint64_t most) {
   const std::size_t before = target.size();
   target.resize(before + count);
   HF_TRY_VOID(file_->read_at(offset_, std::as_writable_bytes(std::span(target).subspan(before))));
+  if (offset_ == 0) HF_TRY_VOID(expect_text(input_.paths[path_], std::string_view(target).substr(before)));
   offset_ += count;
   bytes_read_ += count;
   return {};
@@ -79,8 +110,8 @@ Result<void> CorpusReader::next_lines(DocumentBatch& batch) {
   while (end == std::string::npos && offset_ < sizes_[path_]) {
     const std::size_t before = batch.bytes.size();
     HF_TRY_VOID(read_more(batch.bytes, batch_bytes));
-    end = batch.bytes.rfind('\n');
-    if (end != std::string::npos && end < before) end = std::string::npos;
+    const std::size_t found = std::string_view(batch.bytes).substr(before).rfind('\n');
+    if (found != std::string_view::npos) end = before + found;
   }
   const std::size_t path = path_;
   if (offset_ == sizes_[path_]) {

@@ -15,7 +15,7 @@ namespace {
 // The documents of a batch as tokens, one after another.
 struct EncodedBatch {
   struct Document {
-    std::size_t tokens = 0, text_bytes = 0;
+    std::size_t tokens = 0, text_bytes = 0, broken_bytes = 0;
     bool held_out = false;
   };
   std::vector<TokenId> ids;
@@ -40,6 +40,7 @@ Result<void> encode_batch(const CorpusReader& corpus, const TokenizeOptions& opt
     if (options.append && !is_empty) made.ids.push_back(*options.append);
     made.documents.push_back({.tokens = made.ids.size() - before,
                               .text_bytes = text.size(),
+                              .broken_bytes = broken_utf8_bytes(batch.raw(document)),
                               .held_out = is_held_out(text, options.held_out)});
   }
   return {};
@@ -50,7 +51,7 @@ struct EncodeInput {
   DocumentBatch batch;
   std::shared_ptr<const LargeText> large;
   DocumentBatch::Document document;  // the large one
-  std::size_t part = 0, text_bytes = 0;
+  std::size_t part = 0, text_bytes = 0, broken_bytes = 0;
   bool held_out = false;
 };
 
@@ -79,6 +80,7 @@ class EncodeReader {
     input.large = current_.large;
     input.document = current_.document;
     input.text_bytes = current_.text_bytes;
+    input.broken_bytes = current_.broken_bytes;
     input.held_out = current_.held_out;
     input.part = current_.part++;
     if (current_.part == current_.large->part_count()) current_.large.reset();
@@ -93,6 +95,7 @@ class EncodeReader {
   }
   void begin_large(std::string& text) {
     current_.text_bytes = text.size();
+    current_.broken_bytes = broken_utf8_bytes(text);
     current_.held_out = is_held_out(text, options_.held_out);
     current_.large = std::make_shared<LargeText>(tokenizer_, std::move(text), options_.part_bytes);
     current_.part = 0;
@@ -135,9 +138,10 @@ class DatasetWriter {
     totals_.held_out_tokens += held_out ? ids.size() : 0;
     return (held_out ? *held_out_ : *kept_).append(ids);
   }
-  Result<void> end_parts(std::size_t text_bytes, bool held_out) {
+  Result<void> end_parts(std::size_t text_bytes, std::size_t broken_bytes, bool held_out) {
     ++totals_.documents;
     totals_.text_bytes += text_bytes;
+    totals_.broken_bytes += broken_bytes;
     totals_.held_out_documents += held_out ? 1 : 0;
     return (held_out ? *held_out_ : *kept_).end_document();
   }
@@ -165,7 +169,7 @@ class DatasetWriter {
       return {};
     }
     HF_TRY_VOID(add_part(ids, document.held_out));
-    return end_parts(document.text_bytes, document.held_out);
+    return end_parts(document.text_bytes, document.broken_bytes, document.held_out);
   }
 
   std::unique_ptr<MegatronWriter> kept_, held_out_;
@@ -203,7 +207,7 @@ Result<TokenizeTotals> tokenize_files(Env& env, const Tokenizer& tokenizer, cons
     HF_TRY_VOID(writer.add_part(*ids, input.held_out));
     if (input.part + 1 < input.large->part_count()) return {};
     if (options.append) HF_TRY_VOID(writer.add_part(std::span(&*options.append, 1), input.held_out));
-    return writer.end_parts(input.text_bytes, input.held_out);
+    return writer.end_parts(input.text_bytes, input.broken_bytes, input.held_out);
   };
   HF_TRY_VOID(work.run(env, options.threads));
   return writer.finish(options.held_out);

@@ -30,6 +30,7 @@ struct TokenizeOptions {
 struct TokenizeTotals {
   std::uint64_t documents = 0, empty_documents = 0, tokens = 0, text_bytes = 0;
   std::uint64_t held_out_documents = 0, held_out_tokens = 0;  // of those above
+  std::uint64_t broken_bytes = 0;                             // that are not UTF-8, and became U+FFFD
   std::int64_t largest_token = -1;
 };
 

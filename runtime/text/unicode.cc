@@ -253,6 +253,17 @@ std::string_view repaired_utf8(std::string_view bytes, std::string& storage) {
   }
 }
 
+std::size_t broken_utf8_bytes(std::string_view bytes) {
+  std::size_t broken = 0;
+  while (true) {
+    bytes.remove_prefix(valid_utf8_prefix(bytes));
+    if (bytes.empty()) return broken;
+    const std::size_t count = character_at(bytes, 0).bytes;
+    broken += count;
+    bytes.remove_prefix(count);
+  }
+}
+
 std::string_view composed(std::string_view text, std::string& storage) {
   constexpr std::size_t region_bytes = 4096;  // at least, so that calls are few
   std::size_t mark = skip_simple(text, 0);

@@ -18,6 +18,8 @@ std::size_t valid_utf8_prefix(std::string_view bytes);
 // every broken sequence, as Python's bytes.decode("utf-8", errors="replace") has it: one for each maximal beginning
 // of a character, else one for each byte.
 std::string_view repaired_utf8(std::string_view bytes, std::string& storage);
+// Returns how many bytes repaired_utf8() replaces.
+std::size_t broken_utf8_bytes(std::string_view bytes);
 
 // Returns valid UTF-8 in Unicode's normal form C: `text` itself where nothing changes, otherwise `storage`.
 std::string_view composed(std::string_view text, std::string& storage);

@@ -1,6 +1,7 @@
 """holdfast tokenize: its tokens are those of Python's tokenizers (where .deps/tokenizer has them), its datasets are whole or not there,
 and what docs/data.md says about text of one's own works as it stands."""
 import fcntl
+import gzip
 import json
 import os
 import random
@@ -213,6 +214,8 @@ class Datasets(Folder):
             "tokenize-without-what": ("encoed",),
             "text-missing": (*encode, "absent.txt", "--out=x"),
             "text-is-directory": (*encode, ".", "--out=x"),
+            "text-is-pipe": (*encode, "pipe", "--out=x"),
+            "text-is-no-text": (*encode, "good.txt.gz", "--out=x"),
             "no-text": (*encode, "empty.txt", "--out=x"),
             "tokenizer-missing": ("encode", "absent.json", *good),
             "tokenizer-not-json": ("encode", "cut.json", *good),
@@ -228,6 +231,7 @@ class Datasets(Folder):
             "field-not-text": (*encode, "number.jsonl", *jsonl),
             "field-of-text": (*encode, *good, "--field=body"),
             "encode-without-out": (*encode, "good.txt"),
+            "out-is-directory": (*encode, "good.txt", "--out=there/"),
             "tokens-being-written": (*encode, "good.txt", "--out=busy"),
             "tokens-exist": (*encode, "good.txt", "--out=there"),
             "held-out-all": (*encode, *good, "--held-out=1"),
@@ -241,7 +245,9 @@ class Datasets(Folder):
             "special-twice": (*train, *made, "--special=<a>,<a>"),
             "tokenizer-exists": (*train, "--out=tokenizer.json", "--vocabulary=300"),
         }
-        self.assertEqual({*cases, "sample-other-tokenizer"}, set(ROWS))
+        self.assertEqual({*cases, "sample-other-tokenizer", "sample-pattern-alone"}, set(ROWS))
+        os.mkfifo(self.folder / "pipe")
+        (self.folder / "good.txt.gz").write_bytes(gzip.compress(b"text"))
         busy = (self.folder / "busy.partial").open("a")
         self.addCleanup(busy.close)
         fcntl.flock(busy, fcntl.LOCK_EX)
@@ -289,6 +295,9 @@ class Documented(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout)
             self.assertIn("all steps are done", done.stdout)
             self.assertRegex(done.stdout, r"\nThe run.*\S")
+            alone = harness.call_program("sample", scene.directory / "runs/books", "--pattern=gpt2")
+            self.assertEqual(alone.returncode, ROWS["sample-pattern-alone"].code)
+            self.assertRegex(alone.stdout, ROWS["sample-pattern-alone"].pattern)
             small = scene.directory / "small.json"
             other = scene.directory / "books/other.txt"
             other.write_bytes(bytes(range(256)) * 40 + random.Random(1).randbytes(300_000))

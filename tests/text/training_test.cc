@@ -261,6 +261,37 @@ TEST_F(CorpusTest, ATextThatAPatternFailsOnIsNamed) {
               HasSubstr("a.jsonl, line 1: the regular expression of the"));
 }
 
+TEST_F(CorpusTest, BytesThatAreNotUtf8AreCounted) {
+  const std::string broken = "ab\xFF ab\xE2\x82 ab";  // one byte, and two of a character that has three
+  const CorpusInput files{.paths = {write("a.txt", broken), write("b.txt", "ab")}};
+  EXPECT_EQ(
+      tokenize_files(posix_env(), tokenizer(), {.input = files, .prefix = directory / "x"})->broken_bytes,
+      3u);
+  EXPECT_EQ(
+      tokenize_files(posix_env(), tokenizer(), {.input = files, .prefix = directory / "y", .part_bytes = 2})
+          ->broken_bytes,
+      3u);
+  const CorpusInput lines{.paths = {write("a.jsonl", "{\"text\": \"" + broken + "\"}")}, .is_jsonl = true};
+  EXPECT_EQ(
+      tokenize_files(posix_env(), tokenizer(), {.input = lines, .prefix = directory / "z"})->broken_bytes,
+      3u);
+}
+
+TEST_F(CorpusTest, WhatIsNoTextIsRefused) {
+  for (const std::string begin : {"\x1F\x8B", "\x28\xB5\x2F\xFD",
+                                  "\xFD"
+                                  "7zXZ",
+                                  "BZh9", "PK\x03\x04", "PAR1", "ARROW1", "\xFF\xFE", "\xFE\xFF"}) {
+    const std::string path = write("a", begin + "and more");
+    for (const bool is_jsonl : {false, true}) {
+      const auto documents = documents_of({.paths = {path}, .is_jsonl = is_jsonl});
+      ASSERT_FALSE(documents.ok()) << begin;
+      EXPECT_THAT(documents.error().message, HasSubstr("expected text in UTF-8"));
+    }
+  }
+  EXPECT_EQ(documents_of({.paths = {write("a", "\xEF\xBB\xBFtext")}}).value().size(), 1u);
+}
+
 TEST_F(CorpusTest, AnErrorLeavesNoFiles) {
   const std::string bad = write("bad.jsonl", "{\"text\": \"x\"}\n{\"text\": 1}\n");
   const auto totals =
