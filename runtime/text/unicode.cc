@@ -6,8 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
+#include <span>
+#include <vector>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -89,14 +90,41 @@ std::size_t character_before(std::string_view text, std::size_t at) {
   return at;
 }
 
+// utf8proc orders marks by exchanging neighbours, which is quadratic in a long run of them.
+void order_marks(std::span<utf8proc_int32_t> points) {
+  const auto class_of = [](utf8proc_int32_t point) { return utf8proc_get_property(point)->combining_class; };
+  for (auto begin = points.begin(); begin != points.end();) {
+    const auto end = std::find_if(begin, points.end(), [&](auto point) { return class_of(point) == 0; });
+    if (end - begin > 1)
+      std::stable_sort(begin, end, [&](auto a, auto b) { return class_of(a) < class_of(b); });
+    begin = end == points.end() ? end : end + 1;
+  }
+}
+
 void append_composed_part(std::string_view part, std::string& target) {
-  utf8proc_uint8_t* made = nullptr;
-  const utf8proc_ssize_t bytes = utf8proc_map(
-      reinterpret_cast<const utf8proc_uint8_t*>(part.data()), static_cast<utf8proc_ssize_t>(part.size()),
-      &made, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  HF_CHECK(bytes >= 0);  // valid UTF-8, and not that much of it
-  target.append(reinterpret_cast<const char*>(made), static_cast<std::size_t>(bytes));
-  std::free(made);
+  constexpr auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+  constexpr utf8proc_ssize_t most = 8;  // characters that one becomes
+  std::vector<utf8proc_int32_t> points;
+  points.reserve(part.size() + 1);
+  for (std::size_t at = 0; at < part.size();) {
+    utf8proc_int32_t point = 0;
+    const utf8proc_ssize_t bytes =
+        utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(part.data() + at),
+                         static_cast<utf8proc_ssize_t>(part.size() - at), &point);
+    HF_CHECK(bytes > 0);  // valid UTF-8
+    at += static_cast<std::size_t>(bytes);
+    std::array<utf8proc_int32_t, most> made{};
+    int bound_class = 0;
+    const utf8proc_ssize_t count = utf8proc_decompose_char(point, made.data(), most, options, &bound_class);
+    HF_CHECK(count >= 0 && count <= most);
+    points.insert(points.end(), made.begin(), made.begin() + count);
+  }
+  order_marks(points);
+  const auto count = static_cast<utf8proc_ssize_t>(points.size());
+  points.push_back(0);  // room for the byte behind the text
+  const utf8proc_ssize_t bytes = utf8proc_reencode(points.data(), count, options);
+  HF_CHECK(bytes >= 0);
+  target.append(reinterpret_cast<const char*>(points.data()), static_cast<std::size_t>(bytes));
 }
 
 // U+11A7 is composed with nothing, but utf8proc up to 2.8 drops it behind a syllable of Hangul, so it never sees it.
@@ -315,8 +343,9 @@ PieceFinder::PieceFinder(const SplitPattern& pattern, std::size_t stack_bytes) :
   context_ = {context, [](void* made) { pcre2_match_context_free(static_cast<pcre2_match_context*>(made)); }};
   pcre2_jit_stack* stack = pcre2_jit_stack_create(stack_bytes_least, stack_bytes, nullptr);
   stack_ = {stack, [](void* made) { pcre2_jit_stack_free(static_cast<pcre2_jit_stack*>(made)); }};
-  HF_CHECK(data != nullptr && context != nullptr && stack != nullptr);
-  pcre2_jit_stack_assign(context, nullptr, stack);
+  if (data == nullptr || context == nullptr) return;  // find() says so
+  // Without a stack of its own, compiled code has 32 KiB.
+  if (stack != nullptr) pcre2_jit_stack_assign(context, nullptr, stack);
   // A run of blanks may be as long as the text.
   pcre2_set_match_limit(context, ~std::uint32_t{0});
   pcre2_set_depth_limit(context, ~std::uint32_t{0});
@@ -336,6 +365,9 @@ Result<PieceFinder::Match> PieceFinder::next_in_beginning(std::string_view text,
 Result<PieceFinder::Match> PieceFinder::find(std::string_view text, std::size_t from, std::uint32_t options) {
   const auto* code = static_cast<const pcre2_code*>(pattern_.code_.get());
   auto* data = static_cast<pcre2_match_data*>(match_data_.get());
+  if (data == nullptr || context_ == nullptr)
+    return fail(ExitCode::data,
+                "no memory is left to match the regular expression of the tokenizer; use fewer --threads");
   const auto match = [&](std::uint32_t more) {
     return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
                        PCRE2_NO_UTF_CHECK | options | more, data,

@@ -106,6 +106,20 @@ TEST(Composed, OnlyWhatNeedsItChanges) {
   EXPECT_EQ(composed(long_text, storage), expected);
 }
 
+// To exchange neighbours would take this many steps squared, which is minutes.
+TEST(Composed, ALongRunOfMarksIsOrderedInTime) {
+  constexpr int pairs = 400'000;
+  std::string text = "q", above, below, storage;
+  for (int i = 0; i < pairs; ++i) {
+    text += "\u0301\u0323";
+    above += "\u0301";
+    below += "\u0323";
+  }
+  EXPECT_TRUE(composed(text, storage) == "q" + below + above);
+  EXPECT_EQ(composed("e\u0301\u0323x", storage), "\u1eb9\u0301x");
+  EXPECT_EQ(composed("\u0344", storage), "\u0308\u0301");
+}
+
 TEST(Pieces, AreThoseOfTheWellKnownPatterns) {
   EXPECT_THAT(pieces_of("gpt2", "I'll pay 1234  now\n\n"),
               ElementsAre("I", "'ll", " pay", " 1234", " ", " now", "\n\n"));
@@ -168,6 +182,14 @@ TEST(Pieces, AMatchThatIsTooMuchForCompiledCodeIsFoundAllTheSame) {
   const Result<PieceFinder::Match> match = PieceFinder(compiled, std::size_t{64} << 10).next(text, 0);
   ASSERT_TRUE(match.ok()) << match.error().message;
   EXPECT_EQ(match->begin, 0u);
+  EXPECT_EQ(match->end, text.size());
+}
+
+TEST(Pieces, AStackThatCannotBeMadeIsDoneWithout) {
+  const SplitPattern compiled = *SplitPattern::compile("(?:a|b)+c|b");
+  const std::string text = std::string(100'000, 'a') + "c";
+  const Result<PieceFinder::Match> match = PieceFinder(compiled, std::size_t{1} << 62).next(text, 0);
+  ASSERT_TRUE(match.ok()) << match.error().message;
   EXPECT_EQ(match->end, text.size());
 }
 
