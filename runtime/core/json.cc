@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "runtime/core/check.h"
+#include "runtime/core/json_problem.h"
 
 namespace holdfast::core {
 
@@ -217,6 +218,15 @@ Json Json::parse(std::string_view text) {
 Json Json::parse_any(std::string_view text) {
   JsonBuilder builder;
   return Tree::sax_parse(text, &builder) ? builder.take() : Json();
+}
+
+// What nlohmann says begins with a number of its own in brackets.
+std::string json_problem(std::string_view text) {
+  JsonBuilder builder;
+  if (Tree::sax_parse(text, &builder)) return "";
+  const std::string& problem = builder.problem();
+  const std::size_t bracket = problem.find("] ");
+  return bracket == std::string::npos ? problem : problem.substr(bracket + 2);
 }
 
 std::string Json::dump(int indent) const {

@@ -23,4 +23,7 @@ class Fifo {
 // Makes the pipe at `path`, where nothing may exist, with the least capacity that the system gives: a page.
 Result<std::unique_ptr<Fifo>> make_posix_fifo(const std::string& path);
 
+// Returns whether `path` leads to a pipe, a device or a socket: it has no size, and may wait when it is opened.
+bool is_stream(const std::string& path);
+
 }  // namespace holdfast::os

@@ -58,4 +58,9 @@ Result<std::unique_ptr<Fifo>> make_posix_fifo(const std::string& path) {
   return std::unique_ptr<Fifo>(std::make_unique<PosixFifo>(path, std::move(descriptor)));
 }
 
+bool is_stream(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+}
+
 }  // namespace holdfast::os

@@ -6,7 +6,8 @@
 #include <array>
 
 #include "runtime/core/json.h"
-#include "runtime/os/file_kind.h"
+#include "runtime/core/json_problem.h"
+#include "runtime/os/fifo.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/text/unicode.h"
 
@@ -152,7 +153,10 @@ Result<std::string_view> CorpusReader::text_of(const DocumentBatch& batch,
     return fail(ExitCode::data, "{}: {}; {}", place_of(document), what, advice);
   };
   std::string repaired;
-  const Json line = Json::parse_any(repaired_utf8(raw, repaired));
+  const std::string_view text = repaired_utf8(raw, repaired);
+  const Json line = Json::parse_any(text);
+  if (const std::string problem = line.is_null() ? core::json_problem(text) : ""; !problem.empty())
+    return refuse(fmt::format("it is not JSON: {}", printable(problem.substr(0, 300))), "repair the line");
   if (!line.is_object())
     return refuse(fmt::format("\"{}\" is not an object of JSON", printable(raw.substr(0, 60))),
                   "a JSONL file has one in each line, as in {\"text\": \"...\"}");

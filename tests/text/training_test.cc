@@ -131,6 +131,16 @@ TEST_F(CorpusTest, ALineThatIsWrongIsNamed) {
   EXPECT_THAT(documents.error().message, HasSubstr("bad.jsonl, line 3: \"[1]\" is not an object of JSON"));
 }
 
+TEST_F(CorpusTest, ALineThatIsNotJsonSaysWhereAndWhy) {
+  const auto error_of = [&](const std::string& line) {
+    return documents_of({.paths = {write("a.jsonl", line)}, .is_jsonl = true}).error().message;
+  };
+  EXPECT_THAT(error_of("{\"text\": \"\\ud800\"}"), HasSubstr("column 17: syntax error while parsing value"));
+  EXPECT_THAT(error_of("{\"text\": \"\\ud800\"}"), HasSubstr("surrogate"));
+  EXPECT_THAT(error_of("{\"text\": \"x\", \"score\": NaN}"), HasSubstr("invalid literal; last read"));
+  EXPECT_THAT(error_of("null"), HasSubstr("\"null\" is not an object of JSON"));
+}
+
 TEST_F(CorpusTest, EveryNumberOfThreadsWritesTheSameFiles) {
   CorpusInput input{.is_jsonl = true};
   std::string lines;
