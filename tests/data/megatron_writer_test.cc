@@ -5,6 +5,7 @@
 
 #include "runtime/data/megatron.h"
 #include "tests/data/token_files.h"
+#include "tests/support/forwarding_env.h"
 #include "tests/support/temporary_directory.h"
 
 namespace holdfast::test {
@@ -97,6 +98,44 @@ TEST_F(MegatronWriterTest, ASecondWriterIsRefusedAndHarmsNothing) {
   first.reset();
   HF_ASSERT_OK(open_megatron(posix_env(), directory / "set", false));
   EXPECT_THAT(names(), ElementsAre("set.bin", "set.idx"));
+}
+
+// Records the order in which files are synced and get their names.
+class OrderEnv final : public ForwardingEnv {
+ public:
+  OrderEnv() : ForwardingEnv(posix_env()) {}
+  Result<std::unique_ptr<File>> open(const std::string& path, OpenMode mode) override {
+    HF_TRY(std::unique_ptr<File> file, ForwardingEnv::open(path, mode));
+    return std::unique_ptr<File>(std::make_unique<SyncedFile>(std::move(file), steps));
+  }
+  Result<void> link(const std::string& source, const std::string& target) override {
+    steps.push_back("name " + target.substr(target.rfind('/') + 1));
+    return ForwardingEnv::link(source, target);
+  }
+  std::vector<std::string> steps;
+
+ private:
+  class SyncedFile final : public ForwardingFile {
+   public:
+    SyncedFile(std::unique_ptr<File> inner, std::vector<std::string>& steps)
+        : ForwardingFile(std::move(inner)), steps_(steps) {}
+    Result<void> sync() override {
+      steps_.emplace_back("sync");
+      return ForwardingFile::sync();
+    }
+    std::vector<std::string>& steps_;
+  };
+};
+
+TEST_F(MegatronWriterTest, AllIsOnDiskBeforeTheFirstNameAndIndicesComeLast) {
+  OrderEnv env;
+  const auto kept = MegatronWriter::create(env, directory / "kept", 300);
+  const auto held = MegatronWriter::create(env, directory / "held", 300);
+  HF_ASSERT_OK(kept);
+  HF_ASSERT_OK(held);
+  HF_ASSERT_OK(MegatronWriter::finish(std::array{kept->get(), held->get()}));
+  EXPECT_THAT(env.steps, ElementsAre("sync", "sync", "sync", "sync", "name kept.bin", "name held.bin",
+                                     "name kept.idx", "name held.idx"));
 }
 
 // What has come under one of the names meanwhile stays, and so does nothing else, of either dataset.
