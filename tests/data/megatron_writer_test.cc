@@ -138,6 +138,27 @@ TEST_F(MegatronWriterTest, AllIsOnDiskBeforeTheFirstNameAndIndicesComeLast) {
                                      "name kept.idx", "name held.idx"));
 }
 
+class LinklessEnv final : public ForwardingEnv {
+ public:
+  LinklessEnv() : ForwardingEnv(posix_env()) {}
+  Result<void> link(const std::string&, const std::string&) override {
+    return fail(ExitCode::checkpoint, "no links here");
+  }
+};
+
+TEST_F(MegatronWriterTest, AFileSystemWithoutLinksWillDo) {
+  LinklessEnv env;
+  {
+    const auto writer = MegatronWriter::create(env, directory / "set", 300);
+    HF_ASSERT_OK(writer);
+    HF_ASSERT_OK((*writer)->append(std::vector<std::uint32_t>{1}));
+    HF_ASSERT_OK((*writer)->end_document());
+    HF_ASSERT_OK(finish(*writer));
+  }
+  HF_ASSERT_OK(open_megatron(posix_env(), directory / "set", false));
+  EXPECT_THAT(names(), ElementsAre("set.bin", "set.idx"));
+}
+
 // What has come under one of the names meanwhile stays, and so does nothing else, of either dataset.
 TEST_F(MegatronWriterTest, AFileThatComesMeanwhileIsNotReplaced) {
   for (const std::string name : {"kept.bin", "kept.idx", "held.bin", "held.idx"}) {

@@ -272,6 +272,13 @@ class Datasets(Folder):
         self.assertEqual((done.returncode, done.stdout), (4, ""), done.stderr)
         self.assertIn("No space left on device", done.stderr)
 
+    def test_bytes_that_are_not_utf8_are_told(self):
+        tokenizer = self.trained()
+        (self.folder / "broken.txt").write_bytes(b"caf\xe9 \xe2\x82 and more")
+        self.assertIn("\nnot UTF-8        3 bytes, each broken character replaced by U+FFFD\n", self.tokenize("encode", tokenizer, "broken.txt", "--out=b"))
+        (self.folder / "good.txt").write_text("caf\u00e9")
+        self.assertNotIn("not UTF-8", self.tokenize("encode", tokenizer, "good.txt", "--out=g"))
+
     def test_a_text_with_few_pairs_makes_fewer_tokens(self):
         (self.folder / "few.txt").write_text("ab ab")
         told = self.tokenize("train", "few.txt", "--out=t.json", "--vocabulary=300")
