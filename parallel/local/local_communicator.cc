@@ -133,7 +133,6 @@ class LocalCommunicator final : public Communicator {
     const Slot& slot = slots_[static_cast<std::size_t>(request)];
     switch (slot.state.load(std::memory_order_acquire)) {
       case State::pending:
-        HF_TRY_VOID(check_revoked());
         return false;
       case State::done:
         free_.push_back(request);

@@ -100,6 +100,14 @@ TEST(ResourceWatch, LooksAtTheProcessesOfAStart) {
   const Result<std::unique_ptr<Process>> process = posix_env().processes().start(
       {.arguments = {"sleep", "60"}, .variables = {{launch_variable, "/watched/launch/one"}}});
   ASSERT_TRUE(process.ok());
+  // It has no memory at the moment at which it becomes the program.
+  const auto is_program = [&] {
+    const Result<std::string> words =
+        posix_env().read_text(fmt::format("/proc/{}/cmdline", (*process)->id()));
+    const std::optional<ProcessFacts> facts = posix_env().processes().facts((*process)->id());
+    return words.ok() && words->starts_with("sleep") && facts.has_value() && facts->resident_bytes > 0;
+  };
+  while (!is_program()) posix_env().sleep_us(1'000);
   ClockEnv env;
   ResourceWatch watch(env);
   for (int looks = 0; looks < 12; ++looks) {

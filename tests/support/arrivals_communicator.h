@@ -1,5 +1,5 @@
 // ArrivalsCommunicator shows a test the messages that arrive at a rank, and lets it change them as a bad link
-// would.
+// would. With `as_mpi` what is pending also fails once the group is revoked, as MPI's does.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,8 @@ class ArrivalsCommunicator final : public Communicator {
   };
   using Happens = std::function<void(const Arrival&)>;  // called on the thread of the rank
 
-  ArrivalsCommunicator(Communicator& inner, Happens happens) : inner_(inner), happens_(std::move(happens)) {}
+  ArrivalsCommunicator(Communicator& inner, Happens happens, bool as_mpi = false)
+      : inner_(inner), happens_(std::move(happens)), as_mpi_(as_mpi) {}
 
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
@@ -34,6 +35,7 @@ class ArrivalsCommunicator final : public Communicator {
   }
   Result<bool> test(Request request) override {
     HF_TRY(const bool done, inner_.test(request));
+    if (!done && as_mpi_) HF_TRY_VOID(inner_.check_peers_among({}));
     const auto found = pending_.find(request);
     if (!done || found == pending_.end()) return done;
     happens_(found->second);
@@ -50,6 +52,7 @@ class ArrivalsCommunicator final : public Communicator {
  private:
   Communicator& inner_;
   Happens happens_;
+  bool as_mpi_;
   std::map<Request, Arrival> pending_;
 };
 

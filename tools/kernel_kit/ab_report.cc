@@ -228,10 +228,6 @@ namespace {
 
 using report::ChartPoint;
 
-constexpr const char* style =
-    ".curve-a { color: var(--series-1, #2a78d6); } .curve-b { color: var(--series-2, #d97a1c); } "
-    ".curve-noise { color: var(--faint, #888); }";
-
 std::string chart_card(const std::string& title, const std::string& remark, const std::string& legend,
                        report::Chart chart) {
   std::erase_if(chart.curves, [](const report::ChartCurve& curve) { return curve.points.empty(); });
@@ -245,7 +241,7 @@ std::string chart_card(const std::string& title, const std::string& remark, cons
 // Returns a curve of what `value` finds in the steps, without what is not finite.
 template <typename Value>
 report::ChartCurve curve_of(const AbReport& report, const char* name, const char* css_class, Value value) {
-  report::ChartCurve curve{.name = name, .css_class = std::string("line ") + css_class, .points = {}};
+  report::ChartCurve curve{.name = name, .css_class = css_class, .points = {}};
   for (const AbStep& step : report.steps) {
     const std::optional<double> y = value(step);
     if (y.has_value() && std::isfinite(*y)) curve.points.push_back({static_cast<double>(step.step), *y});
@@ -265,39 +261,40 @@ std::string page_of(const AbReport& report) {
        {"bits: " + bits_text(report, losses), "time: " + times_text(times_of(report)),
         "loss: " + losses_text(report, losses)})
     inside += fmt::format("<p>{}</p>", report::escape_html(each));
-  std::string body = report::facts(report::fact("verdict", report::escape_html(verdict_of(report))));
+  std::string body =
+      report::card("Verdict", "", "", fmt::format("<p>{}</p>", report::escape_html(verdict_of(report))));
   body += report::card("A and B",
                        report::escape_html(fmt::format("{} steps on {}, from {}", report.steps.size(),
                                                        report.device, report.from)),
                        "", inside);
-  const std::string both = report::legend_entry("curve-a", "A") + report::legend_entry("curve-b", "B");
+  const std::string both = report::legend_entry("train", "A") + report::legend_entry("held", "B");
   body += chart_card(
       "Loss", "the same samples on both sides", both,
       {.label = "loss of A and B by step",
-       .curves = {curve_of(report, "A", "curve-a", [](const AbStep& s) { return Number(s.a.loss); }),
-                  curve_of(report, "B", "curve-b", [](const AbStep& s) { return Number(s.b.loss); })}});
+       .curves = {curve_of(report, "A", "train", [](const AbStep& s) { return Number(s.a.loss); }),
+                  curve_of(report, "B", "held", [](const AbStep& s) { return Number(s.b.loss); })}});
   body += chart_card(
       "Difference of the loss", "to A's; none where the bits are the same",
-      report::legend_entry("curve-b", "B") + report::legend_entry("curve-noise", "A with other last bits"),
+      report::legend_entry("held", "B") + report::legend_entry("other", "A with other last bits"),
       {.label = "loss of B less that of A by step",
        .curves = {
-           curve_of(report, "A with other last bits", "curve-noise",
+           curve_of(report, "A with other last bits", "other",
                     [](const AbStep& s) {
                       return s.noise_loss.has_value() ? Number(*s.noise_loss - s.a.loss) : Number();
                     }),
-           curve_of(report, "B", "curve-b", [](const AbStep& s) { return Number(s.b.loss - s.a.loss); })}});
+           curve_of(report, "B", "held", [](const AbStep& s) { return Number(s.b.loss - s.a.loss); })}});
   const auto milliseconds = [](const AbStep& step, std::int64_t duration_ns) {
     return step.is_timed ? Number(static_cast<double>(duration_ns) * 1e-6) : Number();
   };
   body += chart_card("Time of a step", "ms; A makes every other step first", both,
                      {.label = "milliseconds of a step of A and B",
                       .from_zero = true,
-                      .curves = {curve_of(report, "A", "curve-a",
+                      .curves = {curve_of(report, "A", "train",
                                           [&](const AbStep& s) { return milliseconds(s, s.a.duration_ns); }),
-                                 curve_of(report, "B", "curve-b", [&](const AbStep& s) {
+                                 curve_of(report, "B", "held", [&](const AbStep& s) {
                                    return milliseconds(s, s.b.duration_ns);
                                  })}});
-  return report::html_page("Kernel A/B", style, body);
+  return report::html_page("Kernel A/B", "", body);
 }
 
 }  // namespace holdfast::bench::kernel_kit

@@ -78,9 +78,10 @@ TEST(LocalCommunicator, FailuresAreTheSameInASimulation) {
 // Fit ranks go on without the unfit one, and revoke the group, while others are slow to pass their verdict on.
 void expect_verdicts(int ranks, int unfit, const std::function<Result<void>(Communicator&, bool)>& agree) {
   HF_EXPECT_OK(run_local_ranks(ranks, [&](Communicator& communicator) -> Result<void> {
-    ArrivalsCommunicator slow(communicator, [](const auto& arrival) {
+    const auto be_slow = [](const auto& arrival) {
       if (arrival.target % 2 == 0) posix_env().sleep_us(500);
-    });
+    };
+    ArrivalsCommunicator slow(communicator, be_slow, /*as_mpi=*/true);
     const bool is_unfit = communicator.rank() == unfit;
     const Result<void> verdict = agree(slow, is_unfit);
     EXPECT_FALSE(verdict.ok());
