@@ -157,6 +157,8 @@ Result<void> RunJournal::open(Worker& worker, RecoveryInventory& known, const Tr
   if (group_.writes() && outcome.ok() && recovery_.has_value()) outcome = continue_log(step);
   HF_TRY_VOID(group_.agree(outcome));
   for (const std::string& line : armed_news(before, protections_)) progress_->say(line);
+  // A spare that leads now has known nothing of what was on.
+  if (before.empty() && recovery_.has_value()) tell_armed();
   known.log_opened = true;
   begin_listening();
   tell_changed_links(step);
@@ -413,9 +415,13 @@ Result<void> RunJournal::begin_log(Worker& worker, const TransportChoice& transp
   const std::string whole = why_gradients_are_whole(setup_.config, worker.rank().mesh.shape().data);
   if (!whole.empty()) progress_->say(whole);
   for (const std::string& line : kernel_summary(setup_.device->kernels())) progress_->say("kernels: " + line);
-  for (const bool is_on : {true, false}) progress_->say(armed_line(protections_, is_on));
+  tell_armed();
   warn_of_doors();
   return {};
+}
+
+void RunJournal::tell_armed() const {
+  for (const bool is_on : {true, false}) progress_->say(armed_line(protections_, is_on));
 }
 
 // Says what the user may not know: a variable left from a test, and who else can write the run.

@@ -98,6 +98,7 @@ class RunJournal {
   void tell_changed_links(std::uint64_t step);
   Result<void> share_hardware_record();
   void write_hardware_record();
+  void tell_armed() const;
   void warn_of_doors() const;
   void record_end(const RunEnd& end, std::uint64_t step, Worker* worker);
 

@@ -231,6 +231,16 @@ class RecoveryTest(unittest.TestCase):
         metrics = (self.run_.directory / "metrics.prom").read_text()
         self.assertRegex(metrics, r'(?m)^holdfast_armed\{.*protection="spares"\} 0$')
 
+    def test_a_spare_that_leads_tells_what_is_armed(self):
+        start, _ = self.start("leads", Layout(2, spares=1), "every step", harness.slow_steps(8, count=4))
+        self.assertTrue(start.wait_for_step(5), start.tail())
+        self.kill(start, [0])
+        self.check_end(start, 1)
+        lines = [line for line in start.output().splitlines() if line.startswith("not armed: ")]
+        self.assertEqual(len(lines), 2, start.output())
+        self.assertNotIn("spares (none is left", lines[0])
+        self.assertIn("spares (none is left of elastic.spares = 1)", lines[1])
+
     def test_a_spare_that_dies_costs_nothing(self):
         """Nobody misses it before the end."""
         start, _ = self.start("dead-spare", Layout(3, spares=1), "every step", harness.slow_steps(8, count=4))
