@@ -195,7 +195,7 @@ Result<void> agree_on_fitness(Communicator& communicator, const Waiter& waiter, 
   const Reach for_all = reach_for_all(all);
   if (all_failed || (for_all == Reach::run && examined == Examined::own))
     return error_of(communicator, all, for_all);
-  // What an unfit rank says when it leaves is about itself.
+  // An unfit rank says of itself why it leaves.
   return when_all_have_it(
       communicator, waiter,
       mine.ok() ? error_of(communicator, all, Reach::peers) : with_reach(Reach::host, mine.error()));

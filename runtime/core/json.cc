@@ -220,7 +220,7 @@ Json Json::parse_any(std::string_view text) {
   return Tree::sax_parse(text, &builder) ? builder.take() : Json();
 }
 
-// What nlohmann says begins with a number of its own in brackets.
+// Leaves out the number in brackets with which a sentence of nlohmann begins.
 std::string json_problem(std::string_view text) {
   JsonBuilder builder;
   if (Tree::sax_parse(text, &builder)) return "";

@@ -1,4 +1,4 @@
-// What ranks find out where those that compute have ended with an error: whether each lacks the same, and spares do not.
+// Finds out, where the ranks that compute have ended with an error, whether each of them lacks what spares do not.
 #pragma once
 
 #include "runtime/elastic/group.h"

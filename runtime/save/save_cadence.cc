@@ -127,7 +127,7 @@ void SaveCadence::begin_epoch(const MembershipEpoch& epoch) {
     tier->longer_running_seconds.scale(bytes);
     tier->cost_seconds *= bytes;
   }
-  // What was counted here, too, is a time of the ranks that there were.
+  // The time that was counted here is one of the ranks that there were, too.
   const double before_seconds = history_.running_seconds * epoch_.ranks / std::max(epoch.ranks, 1);
   const double running_seconds = std::max(before_seconds, epoch.history.running_seconds);
   epoch_ = epoch;

@@ -12,7 +12,7 @@
 namespace holdfast::text {
 namespace {
 
-// The documents of a batch as tokens, one after another.
+// EncodedBatch is the documents of a batch as tokens, one after another.
 struct EncodedBatch {
   struct Document {
     std::size_t tokens = 0, text_bytes = 0, broken_bytes = 0;
@@ -46,7 +46,7 @@ Result<void> encode_batch(const CorpusReader& corpus, const TokenizeOptions& opt
   return {};
 }
 
-// What a thread gets: documents, or a part of a large one.
+// EncodeInput is what a thread gets: documents, or a part of a large one.
 struct EncodeInput {
   DocumentBatch batch;
   std::shared_ptr<const LargeText> large;

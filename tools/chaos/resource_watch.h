@@ -12,7 +12,7 @@
 
 namespace holdfast::chaos {
 
-// What a process had at one look.
+// ResourceUse is what a process had at one look.
 struct ResourceUse {
   std::uint64_t resident_bytes = 0;
   std::uint64_t descriptors = 0;

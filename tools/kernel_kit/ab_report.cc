@@ -7,18 +7,12 @@
 #include <cmath>
 #include <span>
 
+#include "runtime/measure/op_timer.h"
 #include "runtime/report/report_chart.h"
 #include "runtime/report/report_page.h"
 
 namespace holdfast::bench::kernel_kit {
 namespace {
-
-double median(std::vector<double> values) {
-  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
-  std::ranges::sort(values);
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2.0;
-}
 
 bool same_bits(double one, double other) {
   return std::bit_cast<std::uint64_t>(one) == std::bit_cast<std::uint64_t>(other);
@@ -116,9 +110,9 @@ AbTimes times_of(const AbReport& report) {
     first = nullptr;
   }
   if (ratios.empty()) return {};
-  AbTimes times{.a_ms = median(a),
-                .b_ms = median(b),
-                .ratio = median(ratios),
+  AbTimes times{.a_ms = measure::median(a),
+                .b_ms = measure::median(b),
+                .ratio = measure::median(ratios),
                 .pairs = static_cast<int>(ratios.size())};
   std::ranges::sort(ratios);
   if (const std::size_t outside = values_outside(ratios.size()); outside > 0) {

@@ -1,4 +1,4 @@
-// What two kernels make of the same steps of a run, and what follows from it. Pure.
+// Tells what two kernels make of the same steps of a run, and what follows from it. Pure.
 //
 //   ratio of the times   the median over pairs of steps of B's time by A's; a pair is two neighbouring steps, of which A makes the
 //                        first one first and B the second one, so that what comes second gains nothing. Its interval of

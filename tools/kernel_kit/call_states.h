@@ -56,7 +56,7 @@ class CallOptions {
   // Sets each switch to one bit.
   void set(std::size_t bits) {
     for (std::size_t i = 0; i < switches_.size(); ++i) switches_[i]((bits >> i & 1) != 0);
-    // What an update found is told where it compares.
+    // An update tells what it found only where it compares.
     if constexpr (requires { op_.damage; })
       op_.damage = op_.checks_digests ? static_cast<StateDamage*>(place(1)) : nullptr;
     if constexpr (requires { op_.gradient_damage; }) {

@@ -416,7 +416,7 @@ Json KernelVerdict::json() const {
     one.update(each.errors.json());
     arrays.push_back(std::move(one));
   }
-  // What was found to be false stays so; true is what was tried on all calls.
+  // A false one stays so; true says that all calls were tried.
   const auto found = [](bool is_true, bool was_tried) {
     return is_true && !was_tried ? Json("not_tried") : Json(is_true);
   };

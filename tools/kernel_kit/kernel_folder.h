@@ -1,4 +1,4 @@
-// What `holdfast kernel` hands out: the C header for plug-ins, the contract of an op, and a folder with a kernel.
+// Has what `holdfast kernel` hands out: the C header for plug-ins, the contract of an op, and a folder with a kernel.
 #pragma once
 
 #include <string>

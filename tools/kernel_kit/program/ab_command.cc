@@ -23,7 +23,7 @@ AbWords split_words(const std::vector<std::string>& words) {
     const std::string name = word.substr(0, word.find('='));
     const bool is_key =
         name.starts_with("--") && (name.find('.') != std::string::npos || name == "--threads");
-    // What is loaded and which instructions there are changes no kernel by itself, and the process has it once.
+    // Plug-ins and instructions are for both sides: they change no kernel by themselves, and the process has them once.
     const bool is_of_b =
         name.starts_with("--kernels.") && name != "--kernels.plugins" && name != "--kernels.isa";
     (!is_key ? result.others : is_of_b ? result.candidate : result.overrides).push_back(word);
