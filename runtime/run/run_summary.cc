@@ -151,16 +151,16 @@ void RunSummary::take(const Json& json) {
   if (const auto step = event_as(json, StepEvent{.tokens_per_sec = 0.0})) take_step(*step, *this);
   if (const auto saved = event_as<CheckpointEvent>(json)) checkpoint = SavedStep{saved->step, saved->time_us};
   if (const auto saved = event_as<SnapshotEvent>(json)) snapshot = SavedStep{saved->step, saved->time_us};
-  if (const auto told = event_as<FailureCostEvent>(json))
-    cost = FailureCost{told->process_ms, told->host_ms, told->job_ms};
+  if (const auto costs = event_as<FailureCostEvent>(json))
+    cost = FailureCost{costs->process_ms, costs->host_ms, costs->job_ms};
   numbers.take(json);
   take_news(json, *this);
 }
 
 std::optional<double> RunSummary::step_seconds() const {
   if (recent.size() < 2) return std::nullopt;
-  const auto steps = static_cast<double>(recent.back().step - recent.front().step);
-  return std::max(static_cast<double>(recent.back().time_us - recent.front().time_us) * 1e-6 / steps, 1e-6);
+  const auto made = static_cast<double>(recent.back().step - recent.front().step);
+  return std::max(static_cast<double>(recent.back().time_us - recent.front().time_us) * 1e-6 / made, 1e-6);
 }
 
 std::optional<double> RunSummary::early_step_seconds() const {
