@@ -263,7 +263,15 @@ function(holdfast_program name)
     set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
     target_link_libraries(${name} PRIVATE hf_flags ${ARG_LINK})
     holdfast_use_precompiled(${name} hf_headers)
+    holdfast_find_packed_libraries(${name})
   endif()
+endfunction()
+
+# A package brings the libraries that a program needs (HoldfastPackage.cmake). The older kind of search path holds for the
+# libraries of a library, too.
+function(holdfast_find_packed_libraries target)
+  target_link_options(${target} PRIVATE LINKER:--disable-new-dtags)
+  set_target_properties(${target} PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/../lib")
 endfunction()
 
 # holdfast_module(NAME LAYER layer EXPORTS file [FOR program]): bin/libNAME.so, which the program loads when it needs it. It
@@ -291,15 +299,15 @@ function(holdfast_path_from_bin path variable)
   set(${variable} ${path} PARENT_SCOPE)
 endfunction()
 
-# For what is linked to MPI and lies in bin/: no absolute path to the MPI in .deps may get into a binary; an MPI elsewhere
-# does not move with the tree.
+# For what is linked to MPI and lies in bin/: the MPI of a package, else that of the build. No absolute path to the MPI in .deps
+# may get into a binary; an MPI elsewhere does not move with the tree.
 function(holdfast_relative_rpath target)
   holdfast_path_from_bin(${HOLDFAST_MPI_PREFIX}/lib rpath)
   cmake_path(IS_ABSOLUTE rpath absolute)
   if(NOT absolute)
     set(rpath "$ORIGIN/${rpath}")
   endif()
-  set_target_properties(${target} PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "${rpath}")
+  set_target_properties(${target} PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/../mpi/lib;${rpath}")
 endfunction()
 
 # The paths that the build knows on this machine, for the file: absolute, or relative to the program, so that the tree can be

@@ -40,6 +40,8 @@ void print_version() {
   const Result<MpiFacts> mpi = mpi_library_facts();
   const std::unique_ptr<Device> device = make_cpu_device({.threads = 1});
   fmt::print("holdfast {} ({} build, {})\n", build_version(), build_type(), build_compiler());
+  if (const std::string source = build_source(posix_env()); !source.empty())
+    fmt::print("source   {}\n", source);
   fmt::print("program  {}\n", program_digest(posix_env()));
   fmt::print("device   {}\n", device->description());
   print_cuda_version(posix_env());

@@ -46,8 +46,13 @@ std::string simplified(const std::string& path) {
   return simple;
 }
 
+// Folders of an installed package (cmake/HoldfastPackage.cmake), as seen from the program.
+constexpr const char* package_mpi = "/../mpi";
+constexpr const char* package_tune = "/../configs/mpi";
+
 std::string tune_file(Env& env, const std::string& name) {
-  for (const std::string& folder : {from_program(HF_TUNE_DIRECTORY), program_directory()}) {
+  for (const std::string& folder :
+       {from_program(HF_TUNE_DIRECTORY), program_directory() + package_tune, program_directory()}) {
     if (is_file(env, folder + "/" + name)) return simplified(folder + "/" + name);
   }
   return "";
@@ -65,7 +70,11 @@ std::vector<std::string> variables_of_ranks() {
 Result<LaunchPaths> find_launch_paths(Env& env, const LaunchOptions& options) {
   LaunchPaths places{.program = program_path()};
   const std::string built_with = from_program(HF_MPI_PREFIX);
-  if (is_file(env, built_with + "/bin/mpirun")) {
+  const std::string packed = program_directory() + package_mpi;
+  if (is_file(env, packed + "/bin/mpirun")) {
+    places.mpirun = simplified(packed + "/bin/mpirun");
+    places.opal_prefix = simplified(packed);
+  } else if (is_file(env, built_with + "/bin/mpirun")) {
     places.mpirun = simplified(built_with + "/bin/mpirun");
     const std::string opal = HF_OPAL_PREFIX;  // for an MPI that does not know its own path; else empty
     if (!opal.empty()) places.opal_prefix = simplified(from_program(opal));

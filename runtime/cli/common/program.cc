@@ -3,11 +3,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <sstream>
 #include <system_error>
 
 #include "runtime/cli/common/arguments.h"
 #include "runtime/core/digest.h"
 #include "runtime/data/loader.h"
+#include "runtime/os/paths.h"
 #include "runtime/os/posix_start.h"
 
 namespace holdfast::cli {
@@ -41,6 +43,15 @@ std::string build_compiler() {
 #else
   return fmt::format("gcc {}.{}.{}", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
 #endif
+}
+
+std::string build_source(Env& env) {
+  const Result<std::string> written = env.read_text(program_directory() + "/../built_from");
+  if (!written.ok()) return "";
+  std::istringstream lines(*written);
+  std::string commit, digest;
+  lines >> commit >> digest;
+  return digest.empty() ? commit : commit + ", " + digest;
 }
 
 std::string program_digest(Env& env) {

@@ -22,6 +22,9 @@ int with_output(int code);
 std::string build_version();   // "0.1.0"
 std::string build_type();      // "Release"
 std::string build_compiler();  // "gcc 12.2.0"
+// Returns which source the program was built from, as the file beside it says that the build and a package write: the commit,
+// with "-dirty" where files differed from it, and the first digits of a digest of what was built; empty: there is no such file.
+std::string build_source(Env& env);  // "88511e2af746, e3383fe1bf3708cb"
 // Returns the digest of the running program's own file: equal on all ranks of a run, unless they run
 // different binaries.
 std::string program_digest(Env& env);
