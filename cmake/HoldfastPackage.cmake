@@ -7,7 +7,9 @@
 #   lib/holdfast/mpi             Open MPI, where .deps/mpi is one that can be moved
 #   lib/holdfast/configs/mpi     settings for mpirun
 #   lib/holdfast/lib             libraries of this system but the C library; not in the .deb, which depends on their packages
+#   lib/systemd/system           unit for runs as a service
 #   share/holdfast/configs       examples
+#   share/bash-completion        completion of commands and keys
 #   share/doc/holdfast           README.md, docs, licences of lib/holdfast/lib and of Open MPI
 include(GNUInstallDirs)
 set(home ${CMAKE_INSTALL_LIBDIR}/holdfast)
@@ -34,7 +36,8 @@ install(CODE "
   execute_process(COMMAND ${tell_source}
     OUTPUT_FILE \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${home}/built_from\" COMMAND_ERROR_IS_FATAL ANY)")
 install(DIRECTORY configs/mpi DESTINATION ${home}/configs)
-install(DIRECTORY configs/ DESTINATION share/holdfast/configs PATTERN mpi EXCLUDE PATTERN completion EXCLUDE)
+install(DIRECTORY configs/ DESTINATION share/holdfast/configs PATTERN mpi EXCLUDE PATTERN completion EXCLUDE PATTERN systemd EXCLUDE)
+install(FILES configs/systemd/holdfast@.service DESTINATION lib/systemd/system)
 install(FILES configs/completion/holdfast.bash DESTINATION share/bash-completion/completions RENAME holdfast)
 install(FILES README.md DESTINATION share/doc/holdfast)
 install(DIRECTORY docs/ DESTINATION share/doc/holdfast/docs PATTERN internals EXCLUDE)

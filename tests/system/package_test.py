@@ -118,6 +118,22 @@ class PackageTest(unittest.TestCase):
         self.assertFalse((root.place / "usr/lib/holdfast/lib").exists(), "libraries of other packages")
         self.trains(root, "holdfast")
 
+    def test_the_unit_of_systemd(self):
+        """systemd takes it, and what it counts as a success, and as an error that needs a person, are exit codes of docs/errors.md."""
+        unit = harness.ROOT / "configs/systemd/holdfast@.service"
+        text = unit.read_text()
+        meanings = dict(re.findall(r"^\| (\d+) \| (.*) \|$", (harness.ROOT / "docs/errors.md").read_text(), re.MULTILINE))
+        self.assertIn("saved and stopped", meanings[re.search(r"SuccessExitStatus=(\d+)$", text, re.MULTILINE)[1]])
+        prevented = re.search(r"RestartPreventExitStatus=([\d ]+)$", text, re.MULTILINE)[1].split()
+        self.assertEqual(set(prevented), {code for code in meanings if 2 <= int(code) <= 20})
+        if not shutil.which("systemd-analyze"):
+            self.skipTest("there is no systemd-analyze")
+        copy = self.scene.directory / "holdfast@test.service"
+        copy.write_text(text.replace("/usr/bin/holdfast", str(harness.PROGRAM)).replace("User=holdfast", "User=root"))
+        checked = subprocess.run(["systemd-analyze", "verify", "--man=no", copy], capture_output=True, text=True, check=False)
+        said = [line for line in checked.stderr.splitlines() if copy.name in line]
+        self.assertEqual((checked.returncode, said), (0, []), checked.stderr)
+
     @harness.full
     def test_a_wheel_brings_the_program_and_reads_what_it_writes(self):
         root = self.root_of("the wheel", PYTHON)
