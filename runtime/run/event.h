@@ -29,6 +29,10 @@ namespace holdfast::run {
 // The fields that every event has beside its own: its kind, and the wall clock in microseconds since 1970.
 inline constexpr std::string_view event_kind_field = "event", event_time_field = "time_us";
 
+// The version of all kinds and fields below, MAJOR.MINOR. A minor one adds some, so that a reader of an earlier one goes on; the lists of
+// all versions are in tests/run/golden, and a test holds this one to them.
+inline constexpr std::string_view event_schema_version = "1.0";
+
 // A field that is in every line, and null where it has no value.
 template <typename T>
 struct OrNull {
@@ -66,6 +70,7 @@ struct StartEvent {
   std::optional<double> cost_per_rank_hour = {};
   std::optional<std::string> cost_currency = {};
   std::optional<std::string> faults = {};
+  std::optional<std::string> schema = {};
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("run", self.run, "", "Id of the run");
@@ -97,6 +102,7 @@ struct StartEvent {
     visit("cost_per_rank_hour", self.cost_per_rank_hour, "", "cost.per_rank_hour; where it is set");
     visit("cost_currency", self.cost_currency, "", "cost.currency; with a price");
     visit("faults", self.faults, "", "HOLDFAST_FAULTS, by which a run is made to fail; where it is set");
+    visit("schema", self.schema, "", "Version of these kinds and fields; not in lines of before 1.0");
   }
 };
 

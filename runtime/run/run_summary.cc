@@ -346,6 +346,7 @@ void put_rates(const RunSummary& run, Json& json) {
 
 Json to_json(const RunSummary& run) {
   Json json = Json::object();
+  json["schema"] = event_schema_version;
   json["directory"] = run.directory;
   json["run"] = run.run_id;
   json["state"] = run.status.state;

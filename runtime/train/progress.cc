@@ -97,6 +97,7 @@ Result<void> Progress::started(std::uint64_t parameters, int ranks, const std::m
   if (!hosts.empty()) event.hosts = hosts;
   if (!processors.empty()) event.processors = processors;
   if (!setup_.faults.empty()) event.faults = setup_.faults;
+  event.schema = event_schema_version;
   if (!resumed_from.empty()) {
     event.resumed_from_step = {state.step};
     event.resumed_from = resumed_from;

@@ -20,6 +20,28 @@ def run(*arguments):
     return subprocess.run([HOLDFAST, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
+GOLDEN = ROOT / "tests/run/golden"
+WRITE = "    HOLDFAST=build/release/bin/holdfast python3 tests/system/docs_test.py --write-events"
+
+
+def number_of(version):
+    return tuple(int(part) for part in version.split("."))
+
+
+def version_of_events():
+    return re.search(r"^This is version (\d+\.\d+) of", run("config", "events").stdout, re.MULTILINE)[1]
+
+
+def list_of_events():
+    """A line for each field: kind, name, type, and whether each event of the kind has it."""
+    lines = []
+    for section in run("config", "events").stdout.split("\n## `")[1:]:
+        kind = section.partition("`")[0]
+        rows = re.findall(r"^\| `(\w+)`( \(not always\))? \| (\w+) \|", section, re.MULTILINE)
+        lines += [f"{kind} {name} {of_type} {'sometimes' if sometimes else 'always'}" for name, sometimes, of_type in rows]
+    return sorted(lines)
+
+
 class DocsTest(unittest.TestCase):
     def test_reference_is_generated(self):
         self.assertEqual(run("config", "docs").stdout, (ROOT / "docs/config.md").read_text(),
@@ -28,6 +50,19 @@ class DocsTest(unittest.TestCase):
     def test_events_are_generated(self):
         self.assertEqual(run("config", "events").stdout, (ROOT / "docs/events.md").read_text(),
                          "run: build/release/bin/holdfast config events > docs/events.md")
+
+    def test_events_keep_what_earlier_versions_had(self):
+        """A reader that was written for a version goes on with each later one of the same major number."""
+        current, fields = version_of_events(), list_of_events()
+        lists = {path.stem.removeprefix("events_"): path.read_text().splitlines() for path in GOLDEN.glob("events_*.txt")}
+        write = f"holdfast cannot take it back; if it must, raise the major number of event_schema_version, else its minor one, then write the list:\n{WRITE}"
+        self.assertIn(current, lists, write)
+        self.assertEqual(max(lists, key=number_of), current, "an older version than one that is kept")
+        self.assertEqual(fields, lists[current], f"kinds or fields differ from those of version {current}: {write}")
+        for version, kept in lists.items():
+            if number_of(version)[0] == number_of(current)[0]:
+                lost = [line for line in kept if line not in fields and line.replace(" sometimes", " always") not in fields]
+                self.assertFalse(lost, f"readers of version {version} need these: {write}")
 
     def test_events_have_all_that_is_documented(self):
         options = ["--checkpoint.every_steps=4", "--checkpoint.ram_every_steps=2", "--checkpoint.replicas=on", "--evaluation.every_steps=5",
@@ -84,4 +119,7 @@ class DocsTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--write-events"]:
+        (GOLDEN / f"events_{version_of_events()}.txt").write_text("\n".join(list_of_events()) + "\n")
+        sys.exit(0)
     harness.main(at_once=1)
