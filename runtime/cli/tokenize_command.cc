@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* tokenize_usage =
     "usage: holdfast tokenize encode TOKENIZER INPUT... --out PREFIX [--format text|jsonl] [--field NAME]\n"
-    "                [--append-eos] [--eos TOKEN] [--held-out SHARE] [--pattern P] [--threads N]\n"
+    "                [--append-eos] [--eos TOKEN] [--held-out SHARE] [--pattern P] [--dedupe] [--threads N]\n"
     "       holdfast tokenize train INPUT... --vocabulary N --out FILE [--special TOKENS] [--format "
     "text|jsonl]\n"
     "                [--field NAME] [--pattern P] [--threads N]\n"
@@ -36,6 +36,7 @@ constexpr const char* tokenize_usage =
     "  --append-eos       end each document with the token for that: <|endoftext|>, <|end_of_text|> or </s>\n"
     "  --eos TOKEN        another one; implies --append-eos\n"
     "  --held-out SHARE   write this share of the documents to PREFIX-held-out instead, for evaluation (0)\n"
+    "  --dedupe           leave out documents whose text was there before, byte for byte\n"
     "  --vocabulary N     tokens to make, the 256 bytes and the special ones among them\n"
     "  --special TOKENS   tokens that no text is made of, with commas between them (<|endoftext|>)\n"
     "  --pattern P        how text is cut into pieces: gpt2, llama3, qwen2 or a regular expression (train: "
@@ -97,6 +98,9 @@ void print_totals(const TokenizeTotals& totals, const Tokenizer& tokenizer, cons
   fmt::print("\ntokens           {}\nbytes per token  {:.3f}\nlargest token    {} of {}\n", totals.tokens,
              static_cast<double>(totals.text_bytes) / static_cast<double>(totals.tokens),
              totals.largest_token, tokenizer.vocabulary() - 1);
+  if (options.dedupe)
+    fmt::print("duplicates       {} documents, {} bytes, left out\n", totals.duplicate_documents,
+               totals.duplicate_bytes);
   if (totals.broken_bytes > 0)
     fmt::print("not UTF-8        {} bytes, each broken character replaced by U+FFFD\n", totals.broken_bytes);
   if (options.held_out > 0.0)
@@ -112,10 +116,10 @@ void print_totals(const TokenizeTotals& totals, const Tokenizer& tokenizer, cons
 
 Result<void> encode_files(const std::vector<std::string>& words) {
   Env& env = posix_env();
-  HF_TRY(
-      const Arguments arguments,
-      Arguments::parse("tokenize encode", words, {"TOKENIZER", "INPUT..."},
-                       {"out", "format", "field", "eos", "held-out", "pattern", "threads"}, {"append-eos"}));
+  HF_TRY(const Arguments arguments,
+         Arguments::parse("tokenize encode", words, {"TOKENIZER", "INPUT..."},
+                          {"out", "format", "field", "eos", "held-out", "pattern", "threads"},
+                          {"append-eos", "dedupe"}));
   TokenizeOptions options;
   HF_TRY(options.input, read_input(arguments, arguments.positional_from(1)));
   options.prefix = arguments.text("out", "");
@@ -132,6 +136,7 @@ Result<void> encode_files(const std::vector<std::string>& words) {
   HF_TRY(const Tokenizer tokenizer,
          read_tokenizer(env, arguments.positional(0), arguments.text("pattern", "")));
   HF_TRY(options.append, read_eos(arguments, tokenizer));
+  options.dedupe = arguments.has("dedupe");
   options.progress = progress_lines(env, "tokenized");
   HF_TRY(const TokenizeTotals totals, tokenize_files(env, tokenizer, options));
   print_totals(totals, tokenizer, options);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "runtime/core/digest.h"
 #include "runtime/data/megatron.h"
@@ -16,15 +17,16 @@ namespace {
 struct EncodedBatch {
   struct Document {
     std::size_t tokens = 0, text_bytes = 0, broken_bytes = 0;
+    Digest digest = {};  // of the text
     bool held_out = false;
   };
   std::vector<TokenId> ids;
   std::vector<Document> documents;
 };
 
-bool is_held_out(std::string_view text, double share) {
+bool is_held_out(const Digest& text, double share) {
   constexpr double two_to_64 = 18446744073709551616.0;
-  return share > 0.0 && static_cast<double>(digest_of(text).high) < share * two_to_64;
+  return share > 0.0 && static_cast<double>(text.high) < share * two_to_64;
 }
 
 Result<void> encode_batch(const CorpusReader& corpus, const TokenizeOptions& options, Encoder& encoder,
@@ -38,10 +40,12 @@ Result<void> encode_batch(const CorpusReader& corpus, const TokenizeOptions& opt
     HF_TRY_VOID(corpus.placed(document, encoder.encode(text, made.ids)));
     const bool is_empty = made.ids.size() == before;
     if (options.append && !is_empty) made.ids.push_back(*options.append);
+    const Digest digest = digest_of(text);
     made.documents.push_back({.tokens = made.ids.size() - before,
                               .text_bytes = text.size(),
                               .broken_bytes = broken_utf8_bytes(batch.raw(document)),
-                              .held_out = is_held_out(text, options.held_out)});
+                              .digest = digest,
+                              .held_out = is_held_out(digest, options.held_out)});
   }
   return {};
 }
@@ -52,6 +56,7 @@ struct EncodeInput {
   std::shared_ptr<const LargeText> large;
   DocumentBatch::Document document;  // the large one
   std::size_t part = 0, text_bytes = 0, broken_bytes = 0;
+  Digest digest = {};
   bool held_out = false;
 };
 
@@ -81,6 +86,7 @@ class EncodeReader {
     input.document = current_.document;
     input.text_bytes = current_.text_bytes;
     input.broken_bytes = current_.broken_bytes;
+    input.digest = current_.digest;
     input.held_out = current_.held_out;
     input.part = current_.part++;
     if (current_.part == current_.large->part_count()) current_.large.reset();
@@ -96,7 +102,8 @@ class EncodeReader {
   void begin_large(std::string& text) {
     current_.text_bytes = text.size();
     current_.broken_bytes = broken_utf8_bytes(text);
-    current_.held_out = is_held_out(text, options_.held_out);
+    current_.digest = digest_of(text);
+    current_.held_out = is_held_out(current_.digest, options_.held_out);
     current_.large = std::make_shared<LargeText>(tokenizer_, std::move(text), options_.part_bytes);
     current_.part = 0;
   }
@@ -112,6 +119,7 @@ class DatasetWriter {
  public:
   static Result<DatasetWriter> create(Env& env, const Tokenizer& tokenizer, const TokenizeOptions& options) {
     DatasetWriter writer;
+    writer.dedupes_ = options.dedupe;
     HF_TRY(writer.kept_, MegatronWriter::create(env, options.prefix, tokenizer.vocabulary()));
     if (options.held_out > 0.0) {
       HF_TRY(writer.held_out_,
@@ -127,6 +135,14 @@ class DatasetWriter {
       ids = ids.subspan(document.tokens);
     }
     return {};
+  }
+
+  // Returns whether a document is to be left out because its text was there before; counts it then. Asked once for each.
+  bool is_duplicate(const Digest& text, std::size_t text_bytes) {
+    if (!dedupes_ || seen_.emplace(text.high, text.low).second) return false;
+    ++totals_.duplicate_documents;
+    totals_.duplicate_bytes += text_bytes;
+    return true;
   }
 
   // Adds a document of which parts come one after another.
@@ -168,11 +184,14 @@ class DatasetWriter {
       ++totals_.empty_documents;
       return {};
     }
+    if (is_duplicate(document.digest, document.text_bytes)) return {};
     HF_TRY_VOID(add_part(ids, document.held_out));
     return end_parts(document.text_bytes, document.broken_bytes, document.held_out);
   }
 
   std::unique_ptr<MegatronWriter> kept_, held_out_;
+  bool dedupes_ = false;
+  std::set<std::pair<std::uint64_t, std::uint64_t>> seen_;  // digests of texts
   TokenizeTotals totals_;
 };
 
@@ -189,6 +208,7 @@ Result<TokenizeTotals> tokenize_files(Env& env, const Tokenizer& tokenizer, cons
   for (int i = 0; i < options.threads; ++i) encoders.emplace_back(tokenizer);
   EncodeReader reader(corpus, tokenizer, options);
   PartJoiner joiner(tokenizer);
+  bool leaves_out = false;  // the large document that comes in parts
   OrderedWork<EncodeInput, EncodeOutput> work;
   work.read = [&](EncodeInput& input) { return reader.next(input); };
   work.work = [&](int thread, EncodeInput& input, EncodeOutput& made) {
@@ -204,6 +224,8 @@ Result<TokenizeTotals> tokenize_files(Env& env, const Tokenizer& tokenizer, cons
     if (input.large == nullptr) return writer.add(made.batch);
     const Result<std::span<const TokenId>> ids = joiner.take(*input.large, input.part, made.part);
     HF_TRY_VOID(corpus.placed(input.document, outcome_of(ids)));
+    if (input.part == 0) leaves_out = writer.is_duplicate(input.digest, input.text_bytes);
+    if (leaves_out) return {};
     HF_TRY_VOID(writer.add_part(*ids, input.held_out));
     if (input.part + 1 < input.large->part_count()) return {};
     if (options.append) HF_TRY_VOID(writer.add_part(std::span(&*options.append, 1), input.held_out));

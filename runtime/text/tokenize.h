@@ -21,6 +21,7 @@ struct TokenizeOptions {
   CorpusInput input;
   std::string prefix = {};             // PREFIX.bin and PREFIX.idx
   double held_out = 0.0;               // share of the documents that goes to PREFIX-held-out
+  bool dedupe = false;                 // a document that was there before, byte for byte, is left out
   std::optional<TokenId> append = {};  // token at the end of each document
   int threads = 1;
   std::size_t part_bytes = std::size_t{1} << 20;  // a text file of several parts is shared by threads
@@ -29,8 +30,9 @@ struct TokenizeOptions {
 
 struct TokenizeTotals {
   std::uint64_t documents = 0, empty_documents = 0, tokens = 0, text_bytes = 0;
-  std::uint64_t held_out_documents = 0, held_out_tokens = 0;  // of those above
-  std::uint64_t broken_bytes = 0;                             // that are not UTF-8, and became U+FFFD
+  std::uint64_t duplicate_documents = 0, duplicate_bytes = 0;  // left out
+  std::uint64_t held_out_documents = 0, held_out_tokens = 0;   // of those above
+  std::uint64_t broken_bytes = 0;                              // that are not UTF-8, and became U+FFFD
   std::int64_t largest_token = -1;
 };
 

@@ -279,6 +279,15 @@ class Datasets(Folder):
         (self.folder / "good.txt").write_text("caf\u00e9")
         self.assertNotIn("not UTF-8", self.tokenize("encode", tokenizer, "good.txt", "--out=g"))
 
+    def test_documents_that_come_again_are_left_out(self):
+        tokenizer = self.trained()
+        lines = [json.dumps({"text": text}) for text in ("one and all", "another", "one and all", "one and all")]
+        (self.folder / "a.jsonl").write_text("\n".join(lines))
+        told = self.tokenize("encode", tokenizer, "a.jsonl", "--format=jsonl", "--dedupe", "--out=few")
+        self.assertIn("documents        2\n", told)
+        self.assertIn("\nduplicates       2 documents, 22 bytes, left out\n", told)
+        self.assertEqual(len(read_dataset(self.folder / "few")), 2)
+
     def test_a_text_with_few_pairs_makes_fewer_tokens(self):
         (self.folder / "few.txt").write_text("ab ab")
         told = self.tokenize("train", "few.txt", "--out=t.json", "--vocabulary=300")

@@ -160,6 +160,36 @@ TEST_F(CorpusTest, EveryNumberOfThreadsWritesTheSameFiles) {
   }
 }
 
+TEST_F(CorpusTest, ADocumentThatWasThereBeforeIsLeftOutWhereThatIsWanted) {
+  const std::string once = write("once.txt", std::string(4000, 'a') + "b"),
+                    same = write("same.txt", std::string(4000, 'a') + "b");
+  const std::string other = write("other.txt", std::string(4000, 'a') + "c");
+  const Tokenizer made = tokenizer();
+  for (const std::size_t part_bytes : {std::size_t{1} << 20, std::size_t{500}}) {  // whole, and in parts
+    const auto tokens_of = [&](const std::string& name, std::vector<std::string> paths, bool dedupe) {
+      const auto totals = tokenize_files(posix_env(), made,
+                                         {.input = {.paths = std::move(paths)},
+                                          .prefix = directory / (name + std::to_string(part_bytes)),
+                                          .dedupe = dedupe,
+                                          .threads = 2,
+                                          .part_bytes = part_bytes});
+      EXPECT_TRUE(totals.ok()) << totals.error().message;
+      return totals.ok() ? *totals : TokenizeTotals();
+    };
+    const TokenizeTotals all = tokens_of("all", {once, other, same, once}, false);
+    EXPECT_EQ(std::pair(all.documents, all.duplicate_documents),
+              std::pair(std::uint64_t{4}, std::uint64_t{0}));
+    const TokenizeTotals few = tokens_of("few", {once, other, same, once}, true);
+    EXPECT_EQ(std::pair(few.documents, few.duplicate_documents),
+              std::pair(std::uint64_t{2}, std::uint64_t{2}));
+    EXPECT_EQ(few.duplicate_bytes, 8002u);
+    tokens_of("two", {once, other}, false);
+    for (const std::string ending : {".bin", ".idx"})
+      EXPECT_EQ(posix_env().text_or_empty(directory / ("few" + std::to_string(part_bytes) + ending)),
+                posix_env().text_or_empty(directory / ("two" + std::to_string(part_bytes) + ending)));
+  }
+}
+
 // Whatever the places are where a large text is cut: long pieces, characters of several bytes, added tokens, marks.
 TEST_F(CorpusTest, PartsOfALargeTextHaveTheTokensOfTheWhole) {
   TokenizerParts parts = train_bpe({{"ab", 9}, {" ab", 5}, {"\xC3\xA9", 3}, {"  ", 2}},
