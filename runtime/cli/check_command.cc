@@ -211,10 +211,54 @@ void print_run(Env& env, const Config& config) {
 }
 
 void print_data(const RunSetup& setup) {
+  if (setup.data == nullptr && setup.text.empty()) return;
+  fmt::print("data\n");
+  for (const SourceTokens& tokens : setup.text) {
+    if (tokens.made.has_value()) {
+      fmt::print("  tokenized    {}: {}; in {}\n", tokens.source.path, text_of(*tokens.made),
+                 tokens.directory);
+    } else {
+      fmt::print("  to tokenize  {} ({}) with {} of {} tokens: the start makes {}\n", tokens.source.path,
+                 format_bytes(tokens.text_bytes), tokens.source.tokenizer, tokens.vocabulary,
+                 tokens.directory);
+    }
+  }
   if (setup.data == nullptr) return;
-  fmt::print("data\n  training     {} tokens, {} samples\n", setup.data->token_count(),
-             setup.data->sample_count());
+  fmt::print("  training     {} tokens, {} samples\n", setup.data->token_count(), setup.data->sample_count());
   if (setup.held_out.has_value()) fmt::print("  held out     {} microbatches\n", setup.held_out->batches());
+}
+
+// Prints the largest token of each source of tokens: of all of it up to 16 Mi tokens, else of 256 pieces of 16,384 evenly spaced in it.
+// ExitCode::data where the vocabulary has no such token.
+Result<void> print_largest_tokens(Env& env, const Config& config) {
+  constexpr Pieces pieces = {
+      .piece = std::uint64_t{1} << 14, .whole_max = std::uint64_t{1} << 24, .spread = 256};
+  const std::int64_t vocabulary = config.model.vocabulary;
+  for (const SourceConfig& source : config.data.sources) {
+    if (source.format == "text" || source.format == "jsonl") continue;  // bytes, or told above
+    HF_TRY(const std::unique_ptr<TokenSource> tokens,
+           TokenSource::open(env, source, config.training.sequence_length));
+    std::vector<std::int32_t> buffer(pieces.piece);
+    std::int32_t largest = 0;
+    const auto look = [&](std::uint64_t first, std::uint64_t count) -> Result<void> {
+      const std::span<std::int32_t> piece = std::span(buffer).first(count);
+      HF_TRY_VOID(tokens->read(first, piece, /*vocabulary=*/0));
+      largest = std::max(largest, *std::ranges::max_element(piece));
+      return {};
+    };
+    HF_TRY_VOID(for_pieces(tokens->token_count(), pieces, look));
+    const bool is_whole = tokens->token_count() <= pieces.whole_max;
+    fmt::print("  tokens       {}: {}, the largest {} of 0 to {}{}\n", source.path, tokens->token_count(),
+               largest, vocabulary - 1,
+               is_whole ? "" : fmt::format(" in {} pieces of {}", pieces.spread, pieces.piece));
+    if (largest < vocabulary) continue;
+    return fail(ExitCode::data,
+                "{} has the token {}, but the vocabulary has {} entries; set model.vocabulary to more than "
+                "{}, or use "
+                "data made with this model's tokenizer",
+                source.path, largest, vocabulary, largest);
+  }
+  return {};
 }
 
 // Prints how a start would differ from what the run directory has.
@@ -242,8 +286,9 @@ Result<void> check_run(Env& env, const std::string& path, const std::vector<std:
   }
   print_data(setup);
   if (setup.step > PrepareStep::layout) print_run(env, setup.config);
-  if (prepared.ok()) print_start(setup);
-  return prepared;
+  if (!prepared.ok()) return prepared;
+  print_start(setup);
+  return setup.data == nullptr ? Result<void>() : print_largest_tokens(env, setup.config);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "runtime/core/units.h"
 #include "runtime/data/token_file.h"
 #include "runtime/os/console.h"
+#include "runtime/text/source_tokens.h"
 #include "runtime/text/tokenize.h"
 #include "runtime/text/tokenizer_file.h"
 
@@ -75,21 +76,9 @@ CorpusProgress progress_lines(Env& env, std::string what) {
 }
 
 Result<std::optional<TokenId>> read_eos(const Arguments& arguments, const Tokenizer& tokenizer) {
-  if (arguments.has("eos")) {
-    const std::string name = arguments.text("eos", "");
-    if (const auto id = tokenizer.added(name)) return std::optional(*id);
-    std::string known;
-    for (const AddedToken& token : tokenizer.added_tokens())
-      known += (known.empty() ? "" : " ") + token.content;
-    return fail(ExitCode::config, "the tokenizer has no special token {}; it has {}", name,
-                known.empty() ? "none" : known.substr(0, 500));
-  }
-  if (!arguments.has("append-eos")) return std::optional<TokenId>();
-  if (const std::optional<TokenId> id = tokenizer.end_of_text()) return id;
-  return fail(ExitCode::config,
-              "the tokenizer has none of the special tokens <|endoftext|>, <|end_of_text|> and </s>; say "
-              "which one ends a "
-              "document by --eos TOKEN");
+  if (!arguments.has("eos") && !arguments.has("append-eos")) return std::optional<TokenId>();
+  HF_TRY(const TokenId id, end_of_documents(tokenizer, arguments.text("eos", ""), "--eos TOKEN"));
+  return std::optional(id);
 }
 
 void print_totals(const TokenizeTotals& totals, const Tokenizer& tokenizer, const TokenizeOptions& options) {

@@ -49,7 +49,8 @@ class Reader {
   bool read_source_member(const TomlMember& member, const std::string& key, SourceConfig& source);
   bool read_format(const TomlValue& value, const std::string& key, SourceConfig& source);
   bool read_weight(const TomlValue& value, const std::string& key, SourceConfig& source);
-  bool read_path(const TomlValue& value, const std::string& key, SourceConfig& source);
+  bool read_name(const TomlValue& value, const std::string& key, const char* what, std::string& name);
+  bool read_truth(const TomlValue& value, const std::string& key, bool& truth);
   bool in_range(const TomlValue& value, double number, const std::string& minimum, const std::string& maximum,
                 const std::string& got);
 
@@ -169,16 +170,26 @@ void Reader::assign_duration(const TomlValue& value) {
   }
 }
 
-bool Reader::read_path(const TomlValue& value, const std::string& key, SourceConfig& source) {
+// `what`: what the text names, "a file".
+bool Reader::read_name(const TomlValue& value, const std::string& key, const char* what, std::string& name) {
   if (value.kind != Kind::text) {
     wrong_type(value, key, "a string");
     return false;
   }
   if (value.text.empty() || value.text.find('\0') != std::string::npos) {
-    problem(value, fmt::format("{} must name a file, got {}", key, toml_quote(value.text)));
+    problem(value, fmt::format("{} must name {}, got {}", key, what, toml_quote(value.text)));
     return false;
   }
-  source.path = value.text;
+  name = value.text;
+  return true;
+}
+
+bool Reader::read_truth(const TomlValue& value, const std::string& key, bool& truth) {
+  if (value.kind != Kind::boolean) {
+    wrong_type(value, key, "true or false");
+    return false;
+  }
+  truth = value.boolean;
   return true;
 }
 
@@ -214,13 +225,20 @@ bool Reader::read_weight(const TomlValue& value, const std::string& key, SourceC
 }
 
 bool Reader::read_source_member(const TomlMember& member, const std::string& key, SourceConfig& source) {
-  static constexpr std::array<std::string_view, 3> members = {"path", "format", "weight"};
+  static constexpr std::array<std::string_view, 7> members = {"path",    "format", "weight",    "tokenizer",
+                                                              "pattern", "column", "append_eos"};
   const std::string full = fmt::format("{}.{}", key, member.key);
-  if (member.key == "path") return read_path(member.value, full, source);
+  if (member.key == "path") return read_name(member.value, full, "a file", source.path);
   if (member.key == "format") return read_format(member.value, full, source);
   if (member.key == "weight") return read_weight(member.value, full, source);
+  if (member.key == "tokenizer") return read_name(member.value, full, "a file", source.tokenizer);
+  if (member.key == "pattern")
+    return read_name(member.value, full, "gpt2, llama3, qwen2 or a regular expression", source.pattern);
+  if (member.key == "column") return read_name(member.value, full, "a field of JSONL", source.column);
+  if (member.key == "append_eos") return read_truth(member.value, full, source.append_eos);
   const std::string near = closest(member.key, members);
-  const std::string hint = near.empty() ? ": a source has path, format and weight"
+  const std::string hint = near.empty() ? ": a source has path, format and weight, and with text tokenizer, "
+                                          "pattern, column and append_eos"
                                         : fmt::format(", did you mean {}.{}?", key, near);
   problems_.push_back({member.position, fmt::format("unknown key {}{}", full, hint)});
   return false;

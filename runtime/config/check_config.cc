@@ -83,6 +83,7 @@ class Checker {
   void check_freeze();
   void check_positions();
   void check_sources(const std::string& key, const SourceList& sources);
+  void check_tokenizers(const std::string& key, const SourceList& sources);
   void check_steps();
   void check_verdict();
   void check_saves();
@@ -218,6 +219,7 @@ void Checker::check_sources(const std::string& key, const SourceList& sources) {
     }
     return;
   }
+  check_tokenizers(key, sources);
   const auto weighted =
       std::ranges::count_if(sources, [](const SourceConfig& source) { return source.weight > 0.0; });
   if (weighted == 0 || weighted == std::ssize(sources)) return;
@@ -228,6 +230,30 @@ void Checker::check_sources(const std::string& key, const SourceList& sources) {
       fmt::format("{}[{}] has no weight, but {} of the {} sources have one: give every source a weight above "
                   "0, or none",
                   key, bare - sources.begin(), weighted, sources.size()));
+}
+
+void Checker::check_tokenizers(const std::string& key, const SourceList& sources) {
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const SourceConfig& source = sources[i];
+    const auto refuse = [&](const std::string& what) {
+      problem({key}, fmt::format("{}[{}] {}", key, i, what));
+    };
+    const bool is_jsonl = source.format == "jsonl";
+    if (source.column != SourceConfig().column && !is_jsonl)
+      refuse(fmt::format("has a column, but format = \"{}\": only jsonl has columns; leave it out",
+                         source.format));
+    if (source.tokenizer.empty()) {
+      if (is_jsonl) refuse("is JSONL without a tokenizer: give one, like tokenizer = \"tokenizer.json\"");
+      if (!source.pattern.empty() || source.append_eos)
+        refuse(fmt::format("has {} without a tokenizer: give tokenizer, or leave it out",
+                           source.append_eos ? "append_eos" : "a pattern"));
+    } else if (!is_jsonl && source.format != "text") {
+      refuse(
+          fmt::format("has a tokenizer, but format = \"{}\" has tokens already: leave the tokenizer out, or "
+                      "give the text with format = \"text\" or \"jsonl\"",
+                      source.format));
+    }
+  }
 }
 
 void Checker::check_steps() {

@@ -15,8 +15,12 @@ namespace holdfast::config {
 
 struct SourceConfig {
   std::string path;             // a file; relative to the directory the program was started in
-  std::string format = "text";  // "text" (bytes), "llmc", "megatron", "llmq"
+  std::string format = "text";  // "text" (bytes, or with a tokenizer), "jsonl", "llmc", "megatron", "llmq"
   double weight = 0.0;          // share of the samples; 0 everywhere = in proportion to size
+  std::string tokenizer = {};   // a file; text and jsonl: what makes tokens of them; empty = bytes
+  std::string pattern = {};     // how a rank file of tiktoken cuts text into pieces
+  std::string column = "text";  // jsonl: field that holds the text
+  bool append_eos = false;      // the tokenizer's token for that ends every document
 };
 
 struct RunConfig {
@@ -51,6 +55,7 @@ struct DataConfig {
   double validation_fraction = 0.0;  // of the samples, held back from training
   std::int64_t validation_seed = 0;  // decides which samples are held back
   std::int64_t prefetch_microbatches = 4;
+  std::string cache;    // directory of the tokens of text sources; empty = token-cache beside run.directory
   bool ledger = false;  // write the id of every sample used to RUN/ledger-<rank>.jsonl
 };
 

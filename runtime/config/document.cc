@@ -36,10 +36,13 @@ bool is_without_value(std::string_view value) {
 }
 
 // Returns the part of the sources that decides the order of the samples: everything but the paths of their
-// files.
+// files. What a tokenizer made of them is in the fingerprint of the data.
 std::string sources_without_paths(const SourceList& sources) {
   SourceList bare = sources;
-  for (SourceConfig& source : bare) source.path.clear();
+  for (SourceConfig& source : bare) {
+    source.path.clear();
+    source.tokenizer.clear();
+  }
   std::string text;
   for (const SourceConfig& source : bare) text += source_text(source);
   return text;

@@ -52,13 +52,19 @@ bool is_section(std::string_view path) {
 }
 
 std::span<const std::string_view> source_formats() {
-  static constexpr std::array<std::string_view, 4> formats = {"text", "llmc", "megatron", "llmq"};
+  static constexpr std::array<std::string_view, 5> formats = {"text", "jsonl", "llmc", "megatron", "llmq"};
   return formats;
 }
 
 std::string source_text(const SourceConfig& source) {
-  return fmt::format("{{ path = {}, format = {}, weight = {} }}", toml_quote(source.path),
-                     toml_quote(source.format), toml_real(source.weight));
+  std::string text = fmt::format("{{ path = {}, format = {}, weight = {}", toml_quote(source.path),
+                                 toml_quote(source.format), toml_real(source.weight));
+  // Only what is set, so that the configs of runs without them have the text, and the identity, that they had.
+  if (!source.tokenizer.empty()) text += fmt::format(", tokenizer = {}", toml_quote(source.tokenizer));
+  if (!source.pattern.empty()) text += fmt::format(", pattern = {}", toml_quote(source.pattern));
+  if (source.column != SourceConfig().column) text += fmt::format(", column = {}", toml_quote(source.column));
+  if (source.append_eos) text += ", append_eos = true";
+  return text + " }";
 }
 
 std::string value_text(const Option& option, const Config& config) {

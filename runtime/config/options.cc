@@ -96,8 +96,8 @@ std::vector<Option> data_options() {
       required(
           sources(
               "data.sources", HF_FIELD(data.sources), kForbidden,
-              "Training data: a list of {path, format, weight}. On resume a path may change; number, formats "
-              "and weights may not"),
+              "Training data: a list of {path, format, weight}, and with text {tokenizer, pattern, column, "
+              "append_eos}. On resume the paths of files and tokenizers may change; all else may not"),
           "[{ path = \"text.txt\", format = \"text\" }]"),
       boolean("data.document_mask", HF_FIELD(data.document_mask), kForbidden,
               "Tokens attend inside their document only; positions do not restart with a document"),
@@ -112,6 +112,10 @@ std::vector<Option> data_options() {
               "Decides which samples data.validation_fraction holds back; run.seed does not"),
       integer("data.prefetch_microbatches", HF_FIELD(data.prefetch_microbatches), "microbatches", {1, 64},
               kSafe, "Read ahead of the training by a thread of its own"),
+      text("data.cache", HF_FIELD(data.cache), kSafe,
+           "Directory that keeps the tokens of sources with a tokenizer, for every run that uses it; left "
+           "out, "
+           "token-cache beside the run directory"),
       boolean("data.ledger", HF_FIELD(data.ledger), kSafe,
               "Write the id of every sample used to ledger-<rank>.jsonl in the run directory"),
   };

@@ -104,11 +104,13 @@ names that begin with `HOLDFAST_TEST_` are free. `holdfast check RUN.toml` shows
 
 A source of `data.sources` and `evaluation.sources` is a table with `path` (a file, relative to the directory the
 program is started in), `format` (@formats@; default `text`; see [data.md](data.md)) and `weight` (its share of the
-samples; left out everywhere, sources count in proportion to their size). Durations are written like `"3h50m"` or as a number of seconds.
+samples; left out everywhere, sources count in proportion to their size). One of text becomes tokens by `tokenizer` (a file), with
+`pattern` (for a rank file of tiktoken), `append_eos` (default `false`) and, for `jsonl`, `column` (default `text`); see
+[Text in a config](data.md#text-in-a-config). Durations are written like `"3h50m"` or as a number of seconds.
 
 The column *on resume* says what a changed value means for a run that is resumed: *safe* may be
 changed (`training.steps` moves the end of the schedule with it), *numeric* is announced and changes the future, *forbidden* is an error (exit 2),
-because it would be another run. Of `data.sources`, a path alone may change: the files behind it must be the same, which a
+because it would be another run. Of `data.sources`, the paths of files and tokenizers alone may change: the files behind it must be the same, which a
 fingerprint tells that is saved with the run. It covers the length and every byte of a file of up to 256 MiB; of a larger
 one the first and the last MiB and 256 more, evenly between them, so that an edit in place between those goes unnoticed.
 )";

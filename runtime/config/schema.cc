@@ -19,6 +19,8 @@ Json source_schema() {
   source["properties"]["path"]["type"] = "string";
   source["properties"]["format"]["enum"] = source_formats();
   source["properties"]["weight"] = {{"type", "number"}, {"minimum", 0}};
+  for (const char* name : {"tokenizer", "pattern", "column"}) source["properties"][name]["type"] = "string";
+  source["properties"]["append_eos"]["type"] = "boolean";
   return source;
 }
 

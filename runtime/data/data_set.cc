@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/data/token_cache.h"
+
 namespace holdfast::data {
 namespace {
 
@@ -37,12 +39,14 @@ Result<void> check_weights(const std::vector<SourceConfig>& sources) {
 
 }  // namespace
 
-DataOptions data_options(const DataConfig& config) {
-  return {.documents = {.mask = config.document_mask,
-                        .begin_token = config.document_begin,
-                        .end_token = config.document_end},
-          .validation = {.fraction = config.validation_fraction,
-                         .seed = static_cast<std::uint64_t>(config.validation_seed)}};
+DataOptions data_options(const Config& config) {
+  const DataConfig& data = config.data;
+  return {.documents = {.mask = data.document_mask,
+                        .begin_token = data.document_begin,
+                        .end_token = data.document_end},
+          .validation = {.fraction = data.validation_fraction,
+                         .seed = static_cast<std::uint64_t>(data.validation_seed)},
+          .token_cache = token_cache_of(config)};
 }
 
 Result<std::shared_ptr<DataSet>> DataSet::open(Env& env, const std::vector<SourceConfig>& sources,
@@ -65,7 +69,7 @@ Result<std::shared_ptr<DataSet>> DataSet::open(Env& env, const std::vector<Sourc
   if (const Result<void> weights = check_weights(sources); !weights.ok()) note(weights.error());
   for (const SourceConfig& config : sources) {
     Result<std::unique_ptr<TokenSource>> source =
-        TokenSource::open(env, config, sequence_length, options.documents);
+        TokenSource::open(env, config, sequence_length, options.documents, options.token_cache);
     if (!source.ok()) {
       note(source.error());
       continue;

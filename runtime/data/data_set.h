@@ -16,9 +16,10 @@ namespace holdfast::data {
 
 struct DataOptions {
   DocumentRule documents;
-  ValidationRule validation;  // with a fraction, the set is the part for training
+  ValidationRule validation;     // with a fraction, the set is the part for training
+  std::string token_cache = {};  // has the tokens of text sources (token_cache.h)
 };
-DataOptions data_options(const DataConfig& config);
+DataOptions data_options(const Config& config);
 
 // Threads: const methods may be called from any thread.
 class DataSet {

@@ -6,66 +6,29 @@
 #include <array>
 #include <cstring>
 
+#include "runtime/data/token_cache.h"
+
 namespace holdfast::data {
 namespace {
 
 constexpr std::size_t piece_bytes = 16384;  // what is read at once, on the stack
 using Piece = std::array<std::byte, piece_bytes>;
 
-Result<TokenFile> open_format(Env& env, const SourceConfig& config, const DocumentRule& documents) {
+Result<TokenFile> open_format(Env& env, const SourceConfig& config, const DocumentRule& documents,
+                              const std::string& token_cache) {
+  if (is_tokenized(config)) return open_tokenized(env, config, token_cache, documents.mask);
   if (config.format == "text") return open_text(env, config.path);
   if (config.format == "llmc") return open_llmc(env, config.path);
   if (config.format == "megatron") return open_megatron(env, config.path, documents.mask);
   if (config.format == "llmq") return open_llmq(env, config.path);
   return fail(ExitCode::data,
-              "{}: there is no data format \"{}\"; the formats are \"text\", \"llmc\", \"megatron\" and "
-              "\"llmq\"",
+              "{}: there is no data format \"{}\"; the formats are \"text\", \"jsonl\" (with a tokenizer), "
+              "\"llmc\", \"megatron\" and \"llmq\"",
               config.path, config.format);
 }
 
-// Pieces say how much of something long is looked at: all of it, piece after piece, or pieces evenly spaced between
-// its head and its tail.
-struct Pieces {
-  std::uint64_t piece;
-  std::uint64_t whole_max;  // a greater length is not looked at as a whole
-  std::uint64_t spread;     // how many pieces then
-};
-
-// Calls use(offset, count) for each of them.
-template <typename Use>
-Result<void> for_pieces(std::uint64_t length, const Pieces& of, const Use& use) {
-  if (length <= of.whole_max) {
-    for (std::uint64_t offset = 0; offset < length; offset += of.piece) {
-      HF_TRY_VOID(use(offset, std::min(of.piece, length - offset)));
-    }
-    return {};
-  }
-  const std::uint64_t last = length - of.piece;
-  for (std::uint64_t i = 0; i < of.spread; ++i) {
-    // last * i could pass 2^64 only for lengths beyond 2^55
-    HF_TRY_VOID(use(last * i / (of.spread - 1), of.piece));
-  }
-  return {};
-}
-
-// The rules are in source.h. For a digest: head, tail and 256 between them.
-constexpr Pieces digest_pieces = {
-    .piece = std::uint64_t{1} << 20, .whole_max = std::uint64_t{256} << 20, .spread = 258};
 constexpr Pieces document_pieces = {
     .piece = std::uint64_t{1} << 14, .whole_max = std::uint64_t{1} << 20, .spread = 64};
-
-Result<void> digest_file(File& file, DigestStream& stream) {
-  HF_TRY(const std::uint64_t file_bytes, file.size());
-  std::vector<std::byte> buffer(std::min(file_bytes, digest_pieces.piece));
-  stream.add(file_bytes);
-  return for_pieces(file_bytes, digest_pieces,
-                    [&](std::uint64_t offset, std::uint64_t bytes) -> Result<void> {
-                      const std::span<std::byte> sample = std::span(buffer).first(bytes);
-                      HF_TRY_VOID(file.read_at(offset, sample));
-                      stream.add(std::span<const std::byte>(sample));
-                      return {};
-                    });
-}
 
 Result<Digest> fingerprint_of(const TokenFile& file) {
   DigestStream stream;
@@ -74,6 +37,7 @@ Result<Digest> fingerprint_of(const TokenFile& file) {
   return stream.finish();
 }
 
+// `path`: of the file that the user has named.
 Result<void> check_length(const std::string& path, std::uint64_t tokens, std::int64_t sequence_length) {
   if (tokens > static_cast<std::uint64_t>(sequence_length)) return {};
   if (tokens < 2) {
@@ -144,11 +108,12 @@ std::int64_t token_value(TokenType type, const std::byte* stored) {
 }  // namespace
 
 Result<std::unique_ptr<TokenSource>> TokenSource::open(Env& env, const SourceConfig& config,
-                                                       std::int64_t sequence_length,
-                                                       const DocumentRule& rule) {
+                                                       std::int64_t sequence_length, const DocumentRule& rule,
+                                                       const std::string& token_cache) {
   HF_CHECK(sequence_length >= 1);
-  HF_TRY(TokenFile file, open_format(env, config, rule));
-  HF_TRY_VOID(check_length(file.file->path(), file.token_count, sequence_length));
+  HF_TRY(TokenFile file, open_format(env, config, rule, token_cache));
+  HF_TRY_VOID(check_length(is_tokenized(config) ? config.path : file.file->path(), file.token_count,
+                           sequence_length));
   std::optional<Documents> documents;
   if (rule.mask) {
     HF_TRY(documents, Documents::of(file, rule));

@@ -89,20 +89,20 @@ class SequenceRows {
 // Threads: const methods may be called from any thread; they allocate nothing.
 class TokenSource {
  public:
+  // Opens the file, or the tokens that a text file has become in `token_cache` (token_cache.h).
   // Checks the file as its format allows, and that at least one sample fits; errors (ExitCode::data) name the
   // file, what was found, what was expected and what to do.
   static Result<std::unique_ptr<TokenSource>> open(Env& env, const SourceConfig& config,
                                                    std::int64_t sequence_length,
-                                                   const DocumentRule& documents = {});
+                                                   const DocumentRule& documents = {},
+                                                   const std::string& token_cache = "");
 
   std::uint64_t token_count() const { return file_.token_count; }
   std::int64_t vocabulary_needed() const { return file_.vocabulary_needed; }
   std::int64_t vocabulary_of_format() const { return file_.vocabulary_of_format; }
-  // Returns a digest of the length and the content, computed once by open(), that tells whether this is the
-  // same file as before. A file of up to 256 MiB is digested whole, so that one changed byte shows. For a
-  // larger file the digest covers its head, its tail and 256 pieces evenly spaced between them, 1 MiB each,
-  // at offsets that follow from the length alone: another file or a longer one shows, a change that lies
-  // wholly between the pieces does not. For a Megatron dataset it covers both files.
+  // Returns the digest of digest_file(), computed once by open(), that tells whether this is the same file as before: one
+  // changed byte of a small file shows, and another file or a longer one, but not a change of a large one that lies wholly
+  // between the pieces. For a Megatron dataset it covers both files, and for text the tokens that it has become.
   Digest fingerprint() const { return fingerprint_; }
   const std::string& path() const { return file_.file->path(); }
   bool masks_documents() const { return documents_.has_value(); }  // rows have first keys

@@ -68,6 +68,27 @@ Result<std::unique_ptr<File>> open_data_file(Env& env, const std::string& path) 
   return env.open(path, OpenMode::read);
 }
 
+namespace {
+
+// Head, tail and 256 pieces between them.
+constexpr Pieces digest_pieces = {
+    .piece = std::uint64_t{1} << 20, .whole_max = whole_digest_bytes, .spread = 258};
+
+}  // namespace
+
+Result<void> digest_file(File& file, DigestStream& stream) {
+  HF_TRY(const std::uint64_t file_bytes, file.size());
+  std::vector<std::byte> buffer(std::min(file_bytes, digest_pieces.piece));
+  stream.add(file_bytes);
+  return for_pieces(file_bytes, digest_pieces,
+                    [&](std::uint64_t offset, std::uint64_t bytes) -> Result<void> {
+                      const std::span<std::byte> sample = std::span(buffer).first(bytes);
+                      HF_TRY_VOID(file.read_at(offset, sample));
+                      stream.add(std::span<const std::byte>(sample));
+                      return {};
+                    });
+}
+
 std::string foreign_name(std::int32_t magic) {
   const KnownMagic* known = find_magic(magic);
   if (known == nullptr) return "";

@@ -3,12 +3,14 @@
 // what was expected and what to do.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/core/digest.h"
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
@@ -69,6 +71,36 @@ MegatronPaths megatron_paths(const std::string& path);  // accepts NAME.bin, NAM
 // Returns the format that a file's magic indicates, or "text" for everything without a known one. A Megatron
 // dataset is recognised by its index, whether `path` is one of its files or the name without an ending.
 Result<std::string> detect_format(Env& env, const std::string& path);
+
+// Pieces say how much of something long is looked at: all of it, piece after piece, or pieces evenly spaced between
+// its head and its tail.
+struct Pieces {
+  std::uint64_t piece;
+  std::uint64_t whole_max;  // a greater length is not looked at as a whole
+  std::uint64_t spread;     // how many pieces then
+};
+
+// Calls use(offset, count) for each of them.
+template <typename Use>
+Result<void> for_pieces(std::uint64_t length, const Pieces& of, const Use& use) {
+  if (length <= of.whole_max) {
+    for (std::uint64_t offset = 0; offset < length; offset += of.piece) {
+      HF_TRY_VOID(use(offset, std::min(of.piece, length - offset)));
+    }
+    return {};
+  }
+  const std::uint64_t last = length - of.piece;
+  for (std::uint64_t i = 0; i < of.spread; ++i) {
+    // last * i could pass 2^64 only for lengths beyond 2^55
+    HF_TRY_VOID(use(last * i / (of.spread - 1), of.piece));
+  }
+  return {};
+}
+
+// Adds the length and the content of a file to a digest: all of it up to whole_digest_bytes; of a larger one its head, its tail
+// and 256 pieces evenly spaced between them, 1 MiB each, at offsets that follow from the length alone.
+inline constexpr std::uint64_t whole_digest_bytes = std::uint64_t{256} << 20;
+Result<void> digest_file(File& file, DigestStream& stream);
 
 // Opens a regular file that is readable and not empty.
 Result<std::unique_ptr<File>> open_data_file(Env& env, const std::string& path);

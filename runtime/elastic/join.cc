@@ -137,7 +137,7 @@ Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Wait
                                            const Config& config, Difference difference) {
   Result<std::shared_ptr<DataSet>> data = try_storage(inputs, "training data", [&] {
     return DataSet::open(inputs.env, config.data.sources, config.training.sequence_length,
-                         data_options(config.data));
+                         data_options(config));
   });
   HF_TRY_VOID(agree_on_own(inputs, waiter, outcome_of(data)));
   HF_TRY_VOID(

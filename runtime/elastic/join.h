@@ -35,6 +35,10 @@ Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter,
 Result<void> join_checkpoint_io(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                                 bool says = true);
 
+// Makes the tokens of text sources in the token cache. One process makes those of a source, and the others that see its
+// directory wait and say so. Asked to stop, it ends with ExitCode::saved.
+Result<void> join_tokens(const TrainInputs& inputs, const Waiter& waiter, const Config& config);
+
 // Opens the data on all ranks and compares its fingerprint.
 Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Waiter& waiter,
                                            const Config& config,

@@ -94,6 +94,10 @@ class PrepareSteps {
     return agree_on_outcome(inputs_.communicator, waiter(), mine, inputs_.env.host_name());
   }
 
+  bool text_is_made() const {
+    return std::ranges::all_of(setup_.text, [](const SourceTokens& one) { return one.made.has_value(); });
+  }
+
   // A first start, which a person watches, ends where ranks differ; a later one goes on with those that are alike.
   Difference difference() const { return setup_.has_begun ? Difference::most_go_on : Difference::ends_run; }
 
@@ -128,6 +132,12 @@ class PrepareSteps {
   }
 
   Result<void> open_data() {
+    if (checks()) {
+      HF_TRY(setup_.text, find_source_tokens(inputs_.env, setup_.config));
+      if (!text_is_made()) return {};
+    } else {
+      HF_TRY_VOID(join_tokens(inputs_, waiter(), setup_.config));
+    }
     HF_TRY(setup_.data, join_data(inputs_, waiter(), setup_.config, difference()));
     return {};
   }
@@ -205,6 +215,10 @@ class PrepareSteps {
   // The config is resolved for the ranks of the start; only the ranks that are left get coordinates.
   Result<void> resolve_layout() {
     const int ranks = terms_.ranks > 0 ? terms_.ranks : ranks_of_config(setup_.config);
+    if (setup_.data == nullptr) {
+      HF_TRY_VOID(resolve_config(setup_.config, setup_.text.front().vocabulary));
+      return check_layout(setup_.config, ranks, setup_.config.elastic.spares);
+    }
     HF_TRY_VOID(agree(resolve_with_data(setup_.config, ranks, *setup_.data)));
     setup_.request = assignment_request(setup_.config, ranks);
     if ((starts() || terms_.mode == PrepareMode::check) && is_first()) {
@@ -221,6 +235,7 @@ class PrepareSteps {
   }
 
   Result<void> open_held_out() {
+    if (setup_.data == nullptr) return {};
     HF_TRY(setup_.held_out, join_held_out(inputs_, waiter(), setup_.config, *setup_.data, difference()));
     return {};
   }

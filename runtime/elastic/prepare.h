@@ -21,6 +21,7 @@
 #include "runtime/rank/train_inputs.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/save/storage_domains.h"
+#include "runtime/text/source_tokens.h"
 #include "runtime/train/evaluation.h"
 
 namespace holdfast::elastic {
@@ -64,9 +65,10 @@ struct PrepareTerms {
 
 // RunSetup holds what the ranks of a run have agreed on, and what each of them made of it.
 struct RunSetup {
-  Config config = {};                 // resolved once the step `layout` is done
-  std::optional<Secret> secret = {};  // of the start
-  std::shared_ptr<DataSet> data = {};
+  Config config = {};                   // resolved once the step `layout` is done
+  std::optional<Secret> secret = {};    // of the start
+  std::vector<SourceTokens> text = {};  // check, ready: the sources that a start tokenizes
+  std::shared_ptr<DataSet> data = {};   // check, ready: null while text is not tokenized
   StartPoint start = {};
   std::optional<StorageDomain> domain = {};  // of this rank, if run.directory is local to each host
   std::unique_ptr<Claim> claim = {};         // held by a rank that writes to the run directory

@@ -26,6 +26,7 @@
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_history.h"
 #include "runtime/save/save_failure.h"
+#include "runtime/text/source_tokens.h"
 
 namespace holdfast::elastic {
 
@@ -378,6 +379,7 @@ Result<void> RunJournal::begin_log(Worker& worker, const TransportChoice& transp
   HF_TRY_VOID(check_claim());
   HF_TRY_VOID(env().replace_text(paths().config(), record_config(with_absolute_plugins(setup_.config),
                                                                  group_.launched().config->origin)));
+  HF_TRY_VOID(keep_tokenizer(env(), setup_.config, paths().directory));
   forget_answered_requests(env(), paths());
   HF_TRY_VOID(record_identity(env(), paths(), worker.state().shm_run_id));
   if (const std::string note = failures_.begin_start(env(), paths(), group_.active().communicator.size());

@@ -58,7 +58,7 @@ class WindowBatches {
 Result<double> evaluate_file(Env& env, InferenceModel& model, const std::string& path) {
   const BatchShapeBT shape = model.shape();
   HF_TRY(std::string format, detect_format(env, path));
-  DocumentRule documents = data_options(model.config().data).documents;
+  DocumentRule documents = data_options(model.config()).documents;
   documents.needed = false;
   // A file that is too short for one window gets the error message below.
   constexpr std::int64_t shortest = 1;

@@ -79,6 +79,7 @@ struct FileStatus {
   bool exists = false;
   bool directory = false;
   std::uint64_t bytes = 0;
+  std::int64_t modified_ns = 0;   // when the content was last written, by the clock of its file system
   bool link = false;              // the name is a symbolic link, whether or not it leads to something
   bool group_may_write = false;   // users of its group other than its owner
   bool others_may_write = false;  // every user of the host

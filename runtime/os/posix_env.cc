@@ -70,6 +70,7 @@ class PosixEnv final : public Env {
     return FileStatus{.exists = true,
                       .directory = S_ISDIR(info.st_mode),
                       .bytes = static_cast<std::uint64_t>(info.st_size),
+                      .modified_ns = info.st_mtim.tv_sec * 1'000'000'000LL + info.st_mtim.tv_nsec,
                       .link = link,
                       .group_may_write = (info.st_mode & S_IWGRP) != 0 && info.st_gid != info.st_uid,
                       .others_may_write = (info.st_mode & S_IWOTH) != 0};

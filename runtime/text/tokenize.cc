@@ -220,6 +220,7 @@ Result<TokenizeTotals> tokenize_files(Env& env, const Tokenizer& tokenizer, cons
   };
   work.consume = [&](EncodeOutput& made) -> Result<void> {
     options.progress(corpus.bytes_read(), corpus.bytes());
+    if (options.stops()) return fail(ExitCode::communication, "it was stopped");
     const EncodeInput& input = *made.input;
     if (input.large == nullptr) return writer.add(made.batch);
     const Result<std::span<const TokenId>> ids = joiner.take(*input.large, input.part, made.part);

@@ -26,6 +26,9 @@ struct TokenizeOptions {
   int threads = 1;
   std::size_t part_bytes = std::size_t{1} << 20;  // a text file of several parts is shared by threads
   CorpusProgress progress = [](std::uint64_t, std::uint64_t) {};
+  std::function<bool()> stops = [] {
+    return false;
+  };  // asked as often; true ends it with ExitCode::communication
 };
 
 struct TokenizeTotals {

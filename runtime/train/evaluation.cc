@@ -25,7 +25,8 @@ Result<HeldOutSet> HeldOutSet::open(Env& env, const Config& config, const DataSe
   if (config.evaluation.sources.empty()) {
     set.data_ = training.validation_part();
   } else {
-    const DataOptions options = {.documents = data_options(config.data).documents, .validation = {}};
+    DataOptions options = data_options(config);
+    options.validation = {};
     HF_TRY(set.data_,
            DataSet::open(env, config.evaluation.sources, config.training.sequence_length, options));
   }

@@ -34,7 +34,7 @@ std::shared_ptr<DataSet> data_of(const Config& config, const TemporaryDirectory&
   for (int i = 0; i < 2000; ++i) text += i % 20 == 0 ? '\n' : static_cast<char>('a' + i % 7);
   HF_CHECK(posix_env().replace_text(directory / "train.txt", text).ok(), "there is room");
   return DataSet::open(posix_env(), {{.path = directory / "train.txt"}}, config.training.sequence_length,
-                       data_options(config.data))
+                       data_options(config))
       .value();
 }
 

@@ -161,6 +161,24 @@ std::vector<BadPair> run_table() {
        "source a "
        "weight above 0, or none"},
       {"",
+       {{"data.sources", "[{ path = \"a\", format = \"jsonl\" }]"}},
+       "command line  error  data.sources[0] is JSONL without a tokenizer: give one, like tokenizer = "
+       "\"tokenizer.json\""},
+      {"",
+       {{"data.sources", "[{ path = \"a\", append_eos = true }]"}},
+       "command line  error  data.sources[0] has append_eos without a tokenizer: give tokenizer, or leave it "
+       "out"},
+      {"",
+       {{"data.sources", "[{ path = \"a\", format = \"llmc\", tokenizer = \"t.json\" }]"}},
+       "command line  error  data.sources[0] has a tokenizer, but format = \"llmc\" has tokens already: "
+       "leave the "
+       "tokenizer out, or give the text with format = \"text\" or \"jsonl\""},
+      {"",
+       {{"data.sources", "[{ path = \"a\", tokenizer = \"t.json\", column = \"b\" }]"}},
+       "command line  error  data.sources[0] has a column, but format = \"text\": only jsonl has columns; "
+       "leave it "
+       "out"},
+      {"",
        {{"run.directory", ""}},
        "command line  error  run.directory is empty: name the directory where the run keeps its files"},
       {"",

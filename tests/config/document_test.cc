@@ -29,7 +29,17 @@ Config all_changed() {
                   .rope_theta = 12345.678,
                   .norm_epsilon = 1e-6,
                   .freeze = {"embedding", "layers 0-1"}};
-  config.data = {{{"a.txt", "text", 0.1}, {"b # \"]\".bin", "llmc", 1e9}}, true, 5, 6, 0.125, 8, 7, true};
+  config.data = {{{"a.txt", "text", 0.1},
+                  {"b # \"]\".bin", "llmc", 1e9},
+                  {"c.jsonl", "jsonl", 2.0, "t.json", "gpt2", "content", true}},
+                 true,
+                 5,
+                 6,
+                 0.125,
+                 8,
+                 7,
+                 "cache",
+                 true};
   config.training = {1'000'000'000'000, 128, 2, 3, "bf16", "full", 512, true};
   config.parallel = {5, 5, 1, 3, 1, 2, 3, "interleaved", 90'500, "host", 4};
   config.elastic.min_data_parallel = 2;
@@ -267,7 +277,7 @@ TEST(OptionsReference, HasARowForEveryKeyAndPreset) {
   }
   EXPECT_THAT(text,
               testing::HasSubstr("\n| `gpt2-124m` | gpt2 | 12 | 12 | 12 | 768 | 3072 | 50257 | tied | "));
-  EXPECT_THAT(text, testing::HasSubstr("`text`, `llmc`"));
+  EXPECT_THAT(text, testing::HasSubstr("`text`, `jsonl`, `llmc`"));
 }
 
 TEST(OptionsSchema, DescribesEveryKey) {

@@ -221,11 +221,17 @@ TEST(Loader, EveryBadValueHasItsPlaceAndSentence) {
       {"[data]\nsources = [{ path = \"a\", wieght = 1 }]\n",
        "run.toml:2:26  error  unknown key data.sources[0].wieght, did you mean data.sources[0].weight?"},
       {"[data]\nsources = [{ path = \"a\", shuffle = 1 }]\n",
-       "run.toml:2:26  error  unknown key data.sources[0].shuffle: a source has path, format and weight"},
+       "run.toml:2:26  error  unknown key data.sources[0].shuffle: a source has path, format and weight, "
+       "and with text tokenizer, pattern, column and append_eos"},
+      {"[data]\nsources = [{ path = \"a\", append_eos = 1 }]\n",
+       "run.toml:2:39  error  data.sources[0].append_eos must be true or false, got integer 1"},
+      {"[data]\nsources = [{ path = \"a\", tokenizer = \"\" }]\n",
+       "run.toml:2:38  error  data.sources[0].tokenizer must name a file, got \"\""},
       {"[data]\nsources = [{ path = \"a\", weight = -1 }]\n",
        "run.toml:2:35  error  data.sources[0].weight must be between 0 and 1000000000, got -1"},
       {"[data]\nsources = [{ path = \"a\", format = \"txt\" }]\n",
-       "run.toml:2:35  error  data.sources[0].format must be one of text, llmc, megatron, llmq, got \"txt\", "
+       "run.toml:2:35  error  data.sources[0].format must be one of text, jsonl, llmc, megatron, llmq, got "
+       "\"txt\", "
        "did you mean "
        "text?"},
       {"[model]\npreset = \"gpt2-125m\"\n",
@@ -311,25 +317,26 @@ TEST(Loader, KnowsEveryVariableThatTheTreeNames) {
 
 TEST(Loader, AllProblemsComeTogetherInFileOrder) {
   const ScopedVariable variable("HOLDFAST_THREADS", "many");
-  EXPECT_EQ(failure(load("[training]\nsequence_length = 0\nstpes = 5\n[model]\nlayers = \"two\"\n",
-                         {{"optimizer.beta1", "7"}, {"optim", "1"}, {"optimizer", "adamw"}})),
-            "run.toml:2:19      error  training.sequence_length must be >= 1, got 0\n"
-            "run.toml:3:1       error  unknown key training.stpes, did you mean training.steps?\n"
-            "run.toml:5:10      error  model.layers must be an integer, got string \"two\"\n"
-            "HOLDFAST_THREADS   error  threads must be an integer, got string \"many\"\n"
-            "--optimizer.beta1  error  optimizer.beta1 must be <= 0.999999, got 7\n"
-            "--optim            error  unknown key optim: `holdfast config docs` lists every key\n"
-            "--optimizer        error  optimizer is a section: write --optimizer.key=value\n"
-            "run.toml           error  run.directory is missing: Where the run keeps its events, status, "
-            "report and "
-            "checkpoints; one writer at a time. On a file system that the hosts share, or on a disk of each; "
-            "for example "
-            "[run] directory = \"runs/first\"\n"
-            "run.toml           error  data.sources is missing: Training data: a list of {path, format, "
-            "weight}. On "
-            "resume a path may change; number, formats and weights may not; for example [data] sources = "
-            "[{ path = \"text.txt\", format = \"text\" }]\n"
-            "9 errors");
+  EXPECT_EQ(
+      failure(load("[training]\nsequence_length = 0\nstpes = 5\n[model]\nlayers = \"two\"\n",
+                   {{"optimizer.beta1", "7"}, {"optim", "1"}, {"optimizer", "adamw"}})),
+      "run.toml:2:19      error  training.sequence_length must be >= 1, got 0\n"
+      "run.toml:3:1       error  unknown key training.stpes, did you mean training.steps?\n"
+      "run.toml:5:10      error  model.layers must be an integer, got string \"two\"\n"
+      "HOLDFAST_THREADS   error  threads must be an integer, got string \"many\"\n"
+      "--optimizer.beta1  error  optimizer.beta1 must be <= 0.999999, got 7\n"
+      "--optim            error  unknown key optim: `holdfast config docs` lists every key\n"
+      "--optimizer        error  optimizer is a section: write --optimizer.key=value\n"
+      "run.toml           error  run.directory is missing: Where the run keeps its events, status, "
+      "report and "
+      "checkpoints; one writer at a time. On a file system that the hosts share, or on a disk of each; "
+      "for example "
+      "[run] directory = \"runs/first\"\n"
+      "run.toml           error  data.sources is missing: Training data: a list of {path, format, "
+      "weight}, and with text {tokenizer, pattern, column, append_eos}. On resume the paths of files and "
+      "tokenizers may change; all else may not; for example [data] sources = "
+      "[{ path = \"text.txt\", format = \"text\" }]\n"
+      "9 errors");
 }
 
 TEST(Loader, WhatNoWeightsTellMayBeMissingWhereTheyAreStored) {

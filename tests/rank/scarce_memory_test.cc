@@ -111,8 +111,8 @@ class ScarceMemoryTest : public RecoveryTest {
     Config config =
         load_config_text(machine_, config_text(launch), "test.toml", *parse_overrides(arguments))->config;
     config.device = "cpu";
-    const Result<std::shared_ptr<DataSet>> data = DataSet::open(
-        machine_, config.data.sources, config.training.sequence_length, data_options(config.data));
+    const Result<std::shared_ptr<DataSet>> data =
+        DataSet::open(machine_, config.data.sources, config.training.sequence_length, data_options(config));
     EXPECT_TRUE(resolve_with_data(config, launch.ranks, **data).ok());
     PlannedBytes sum;
     for (int rank = 0; rank < counted.value_or(ranks); ++rank) {

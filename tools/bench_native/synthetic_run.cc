@@ -79,7 +79,7 @@ Result<BenchRun> load_bench_run(Env& env, const std::string& config_path,
     HF_TRY(run.scratch, make_tokens(env, run.config));
   }
   HF_TRY(run.data, DataSet::open(env, run.config.data.sources, run.config.training.sequence_length,
-                                 data_options(run.config.data)));
+                                 data_options(run.config)));
   HF_TRY_VOID(resolve_with_data(run.config, 1, *run.data));
   return run;
 }

@@ -11,6 +11,7 @@
 #include "runtime/data/loader.h"
 #include "runtime/os/paths.h"
 #include "runtime/os/posix_start.h"
+#include "runtime/text/source_tokens.h"
 
 namespace holdfast::cli {
 
@@ -61,10 +62,12 @@ std::string program_digest(Env& env) {
 
 Result<void> resolve_with_data(Env& env, Config& config) {
   std::int64_t vocabulary_of_data = 0;
-  if (config.model.vocabulary == 0 && config.model.preset.empty()) {
-    HF_TRY(
-        const std::shared_ptr<DataSet> data,
-        DataSet::open(env, config.data.sources, config.training.sequence_length, data_options(config.data)));
+  if (config.model.vocabulary == 0 && config.model.preset.empty() && has_text_to_tokenize(config)) {
+    HF_TRY(const std::vector<SourceTokens> tokens, text::find_source_tokens(env, config));
+    vocabulary_of_data = tokens.front().vocabulary;
+  } else if (config.model.vocabulary == 0 && config.model.preset.empty()) {
+    HF_TRY(const std::shared_ptr<DataSet> data,
+           DataSet::open(env, config.data.sources, config.training.sequence_length, data_options(config)));
     HF_TRY(vocabulary_of_data, data->vocabulary_of_format());
   }
   return resolve_config(config, vocabulary_of_data);
