@@ -1,9 +1,12 @@
 #include "runtime/cli/open_checkpoint.h"
 
+#include <filesystem>
+
 #include "checkpoint/find_checkpoint.h"
 #include "checkpoint/names.h"
 #include "runtime/os/console.h"
 #include "runtime/rank/device_choice.h"
+#include "runtime/text/source_tokens.h"
 
 namespace holdfast::cli {
 namespace {
@@ -63,6 +66,14 @@ Result<std::string> device_option(const Arguments& arguments, Env& env) {
   const std::string choice = resolve_device(env, config);
   if (!choice.empty()) print_message("{}", choice);
   return config.device;
+}
+
+Result<std::string> tokenizer_of_run(Env& env, const Checkpoint& checkpoint) {
+  const std::filesystem::path checkpoints = std::filesystem::path(checkpoint.directory()).parent_path();
+  std::string path =
+      kept_tokenizer(checkpoints.parent_path().empty() ? "." : checkpoints.parent_path().string());
+  HF_TRY(const FileStatus status, env.status(path));
+  return status.exists ? std::move(path) : std::string();
 }
 
 }  // namespace holdfast::cli

@@ -30,6 +30,9 @@ struct CheckpointPaths {
 };
 Result<CheckpointPaths> checkpoints_at(Env& env, std::string path);
 
+// Returns the tokenizer.json that the run of a checkpoint has kept (text/source_tokens.h); empty: it has none.
+Result<std::string> tokenizer_of_run(Env& env, const Checkpoint& checkpoint);
+
 // Reads --device of a command that computes with a trained model. Returns "cpu" or "cuda", and prints on stderr what auto was resolved to where there may be a GPU.
 // ExitCode::config for any other word.
 Result<std::string> device_option(const Arguments& arguments, Env& env);

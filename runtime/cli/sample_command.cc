@@ -19,10 +19,13 @@ constexpr const char* sample_usage =
     "\n"
     "RUN is a run directory (its newest whole checkpoint) or one checkpoint. Prints the prompt and what the "
     "model goes on\n"
-    "with. A model of bytes takes text; any other takes and prints token ids, and text with --tokenizer.\n"
+    "with. A model of bytes takes text, and so does one with a tokenizer; any other takes and prints token "
+    "ids.\n"
     "  --prompt TEXT      how the text starts; empty = a new line, or the tokenizer's token between "
     "documents\n"
-    "  --tokenizer FILE   the tokenizer.json, or rank file of tiktoken, that the model was trained with\n"
+    "  --tokenizer FILE   the tokenizer.json, or rank file of tiktoken, that the model was trained with (the "
+    "one that a run on\n"
+    "                     text sources has kept)\n"
     "  --pattern P        how a rank file cuts text into pieces: gpt2, llama3, qwen2 or a regular "
     "expression\n"
     "  --tokens N         tokens to make (400)\n"
@@ -73,11 +76,15 @@ Result<void> sample_text(const std::vector<std::string>& words) {
     return fail(
         ExitCode::config,
         "--pattern is for --tokenizer FILE with a rank file of tiktoken; give it, or leave --pattern out");
-  if (arguments.has("tokenizer")) {
-    HF_TRY(tokenizer, read_tokenizer(env, arguments.text("tokenizer", ""), arguments.text("pattern", "")));
-  }
   HF_TRY(const std::string device, device_option(arguments, env));
   HF_TRY(Checkpoint checkpoint, open_newest_checkpoint(env, arguments.positional(0)));
+  std::string file = arguments.text("tokenizer", "");
+  if (file.empty()) {
+    HF_TRY(file, tokenizer_of_run(env, checkpoint));
+  }
+  if (!file.empty()) {
+    HF_TRY(tokenizer, read_tokenizer(env, file, arguments.text("pattern", "")));
+  }
   HF_TRY(const std::unique_ptr<InferenceModel> model,
          InferenceModel::load(env, checkpoint, {.device = device, .threads = env.processor_count()}));
   if (tokenizer) HF_TRY_VOID(translate(*tokenizer, model->spec().vocabulary, options));

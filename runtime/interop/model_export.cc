@@ -120,6 +120,10 @@ Result<void> export_hugging_face(Env& env, TensorReader& weights, const Config& 
     if (!plan.index.empty())
       HF_TRY_VOID(env.replace_text(folder + "/model.safetensors.index.json", plan.index));
     HF_TRY_VOID(env.replace_text(folder + "/generation_config.json", hugging_face_generation_config(config)));
+    if (!options.tokenizer.empty()) {
+      HF_TRY_VOID(env.replace_text(folder + "/tokenizer.json", options.tokenizer));
+      HF_TRY_VOID(env.replace_text(folder + "/tokenizer_config.json", options.tokenizer_config));
+    }
     HF_TRY_VOID(env.replace_text(folder + "/config.json", description));
     return env.sync_directory(folder);
   });

@@ -15,6 +15,8 @@ namespace holdfast::interop {
 struct ExportOptions {
   WeightType precision = WeightType::fp32;  // or bf16, rounded to nearest even
   std::uint64_t file_bytes_max = 0;         // largest safetensors file; a larger tensor has its own
+  std::string tokenizer = {},
+              tokenizer_config = {};  // texts of tokenizer.json and tokenizer_config.json; empty: none
 };
 
 // Writes a folder of config.json, generation_config.json and safetensors files (with an index when there are

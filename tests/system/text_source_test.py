@@ -94,6 +94,32 @@ class SameBits(Folder):
         self.assertEqual(len(self.cached()), 2, told)
 
 
+class Afterwards(Folder):
+    def test_sample_and_export_have_the_tokenizer_of_the_run(self):
+        self.train("a")
+        words = ("--prompt", "The run", "--tokens", "12", "--device", "cpu")
+        told = self.holdfast("sample", "runs/a", *words)
+        self.assertTrue(told.startswith("The run"), told)
+        self.assertEqual(told, self.holdfast("sample", "runs/a", "--tokenizer", "tokenizer.json", *words))
+        newest = sorted((self.folder / "runs/a/checkpoints").iterdir())[-1]
+        self.assertEqual(told, self.holdfast("sample", newest, *words))
+        self.holdfast("export", "runs/a", "exported")
+        self.assertEqual((self.folder / "exported/tokenizer.json").read_text(), (self.folder / "tokenizer.json").read_text())
+        about = json.loads((self.folder / "exported/tokenizer_config.json").read_text())
+        self.assertEqual((about["tokenizer_class"], about["eos_token"]), ("PreTrainedTokenizerFast", "<|endoftext|>"))
+
+    def test_a_run_on_tokens_has_none_until_it_is_named(self):
+        self.holdfast("tokenize", "encode", "tokenizer.json", "corpus.txt", "--out", "encoded")
+        self.train("a", "--model.vocabulary=300", sources='[{ path = "encoded.bin", format = "megatron" }]')
+        self.assertIn("a prompt is a list of numbers", self.holdfast("sample", "runs/a", "--prompt", "The", code=2))
+        self.holdfast("export", "runs/a", "exported")
+        self.assertFalse((self.folder / "exported/tokenizer.json").exists())
+        self.holdfast("export", "runs/a", "named", "--tokenizer", "tokenizer.json")
+        self.assertTrue((self.folder / "named/tokenizer.json").exists())
+        told = self.holdfast("export", "runs/a", "file", "--format", "llmc", "--tokenizer", "tokenizer.json", code=2)
+        self.assertIn("a model file of llm.c holds no tokenizer", told)
+
+
 class Interrupted(Folder):
     def setUp(self):
         super().setUp()
