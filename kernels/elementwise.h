@@ -110,4 +110,20 @@ struct Copy {
 };
 void reference(const Copy& op);
 
+// Copies the first `columns` of each row between matrices whose rows may lie further apart; they do not overlap.
+struct CopyRows {
+  static constexpr OpId id = OpId::copy_rows;
+  static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel
+  const void* source = nullptr;                  // dtype; (rows, source_stride)
+  void* target = nullptr;                        // dtype; (rows, target_stride)
+  std::int64_t rows = 0, columns = 0, source_stride = 0, target_stride = 0;
+  DType dtype = DType::fp32;
+  static constexpr const char* shape = "{rows}x{columns}";
+  static void visit_operands(auto& op, auto&& visit) {
+    visit(op.source, reads("source", op.dtype, op.rows * op.columns).in_rows(op.rows, op.source_stride));
+    visit(op.target, writes("target", op.dtype, op.rows * op.columns).in_rows(op.rows, op.target_stride));
+  }
+};
+void reference(const CopyRows& op);
+
 }  // namespace holdfast::kernels

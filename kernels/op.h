@@ -59,6 +59,7 @@ inline constexpr int op_class_count = static_cast<int>(OpClass::count);
   X(cast, Cast, optimizer)                                       \
   X(fill_zero, FillZero, copy)                                   \
   X(copy, Copy, copy)                                            \
+  X(copy_rows, CopyRows, attention)                              \
   X(digest, TensorDigest, copy)                                  \
   X(optimizer_digest, OptimizerDigest, optimizer)
 

@@ -80,6 +80,8 @@ HF_FIELDS(TreeSum, HF_FIELD(parts) HF_FIELD(part_count) HF_FIELD(bias) HF_FIELD(
 HF_FIELDS(Cast, HF_FIELD(source) HF_FIELD(target) HF_FIELD(count))
 HF_FIELDS(FillZero, HF_FIELD(target) HF_FIELD(bytes))
 HF_FIELDS(Copy, HF_FIELD(source) HF_FIELD(target) HF_FIELD(bytes))
+HF_FIELDS(CopyRows, HF_FIELD(source) HF_FIELD(target) HF_FIELD(rows) HF_FIELD(columns) HF_FIELD(source_stride)
+                        HF_FIELD(target_stride) HF_FIELD(dtype))
 HF_FIELDS(TensorDigest, HF_FIELD(values) HF_FIELD(dtype) HF_FIELD(count) HF_FIELD(result)
                             HF_FIELD(first_index) HF_FIELD(accumulate))
 HF_FIELDS(OptimizerDigest,

@@ -88,6 +88,9 @@ HF_TWIN(TreeSum, hf_tree_sum,
 HF_TWIN(Cast, hf_cast, HF_AT(source) HF_AT(target) HF_AT(count))
 HF_TWIN(FillZero, hf_fill_zero, HF_AT(target) HF_AT(bytes))
 HF_TWIN(Copy, hf_copy, HF_AT(source) HF_AT(target) HF_AT(bytes))
+HF_TWIN(CopyRows, hf_copy_rows,
+        HF_AT(source) HF_AT(target) HF_AT(rows) HF_AT(columns) HF_AT(source_stride) HF_AT(target_stride)
+            HF_AT(dtype))
 HF_TWIN(TensorDigest, hf_digest,
         HF_AT(values) HF_AT(dtype) HF_AT(count) HF_AT(result) HF_AT(first_index) HF_AT(accumulate))
 HF_TWIN(OptimizerDigest, hf_optimizer_digest,
@@ -140,6 +143,7 @@ constexpr std::uint64_t schemas[op_count] = {
     HF_SCHEMA_CAST,
     HF_SCHEMA_FILL_ZERO,
     HF_SCHEMA_COPY,
+    HF_SCHEMA_COPY_ROWS,
     HF_SCHEMA_DIGEST,
     HF_SCHEMA_OPTIMIZER_DIGEST,
 };

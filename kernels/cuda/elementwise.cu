@@ -31,6 +31,17 @@ __global__ void cast(const float* source, BFloat16* target, std::int64_t count) 
   store<size>(target + first, values);
 }
 
+// A thread has `size` neighbouring elements of a row; grid.x is rows, grid.y cuts them.
+template <typename T, int size>
+__global__ void copy_rows(CopyRows op) {
+  const std::int64_t first = (static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * size;
+  if (first >= op.columns) return;
+  const std::int64_t row = blockIdx.x;
+  *reinterpret_cast<Pack<T, size>*>(static_cast<T*>(op.target) + row * op.target_stride + first) =
+      *reinterpret_cast<const Pack<T, size>*>(static_cast<const T*>(op.source) + row * op.source_stride +
+                                              first);
+}
+
 template <typename T>
 void launch_add(Context& context, const T* a, const T* b, T* y, std::int64_t count) {
   with_pack<T>(
@@ -83,6 +94,25 @@ void run_copy(Context& context, const void* arguments) {
   context.note(cudaMemcpyAsync(op.target, op.source, static_cast<std::size_t>(op.bytes), cudaMemcpyDefault,
                                context.stream()),
                "cudaMemcpyAsync");
+}
+
+void run_copy_rows(Context& context, const void* arguments) {
+  const CopyRows& op = *static_cast<const CopyRows*>(arguments);
+  for_dtype(op.dtype, [&](auto element) {
+    using T = decltype(element);
+    constexpr int threads = 128;
+    const auto run = [&](auto size) {
+      launch(context, copy_rows<T, size>,
+             {.blocks = {blocks_for(op.rows, 1), blocks_for(op.columns, threads * size)}, .threads = threads},
+             op);
+    };
+    const bool rows_fit = op.source_stride % pack_size<T> == 0 && op.target_stride % pack_size<T> == 0;
+    if (rows_fit && packs_fit<T>(op.columns, op.source, op.target)) {
+      run(std::integral_constant<int, pack_size<T>>{});
+    } else {
+      run(std::integral_constant<int, 1>{});
+    }
+  });
 }
 
 }  // namespace holdfast::kernels::cuda

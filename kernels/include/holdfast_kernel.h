@@ -827,6 +827,24 @@ typedef struct hf_copy {
 } hf_copy;
 #define HF_SCHEMA_COPY UINT64_C(0xc5ae0da794706bb0)
 
+// === op copy_rows ===
+//
+// Small memory-bound ops, and the segments of arrays over which some of them work.
+//
+// Copies the first `columns` of each row between matrices whose rows may lie further apart; they do not overlap.
+typedef struct hf_copy_rows {
+  // read, dtype, rows * columns elements, in rows rows, one every source_stride; (rows, source_stride)
+  const void* source;
+  // written, dtype, rows * columns elements, in rows rows, one every target_stride; (rows, target_stride)
+  void* target;
+  int64_t rows;
+  int64_t columns;
+  int64_t source_stride;
+  int64_t target_stride;
+  uint8_t dtype;  // HF_FP32 or HF_BF16
+} hf_copy_rows;
+#define HF_SCHEMA_COPY_ROWS UINT64_C(0xd7381394484e7562)
+
 // === op digest ===
 //
 // Digests of tensors: a few words that tell two tensors apart when a bit of one was flipped, moved or lost,

@@ -47,4 +47,12 @@ void reference(const Copy& op) {
   }
 }
 
+void reference(const CopyRows& op) {
+  for (std::int64_t row = 0; row < op.rows; ++row) {
+    for (std::int64_t i = 0; i < op.columns; ++i)
+      set_element(op.target, row * op.target_stride + i, op.dtype,
+                  element(op.source, row * op.source_stride + i, op.dtype));
+  }
+}
+
 }  // namespace holdfast::kernels

@@ -187,6 +187,8 @@ std::vector<Row> flat_rows() {
       {"cast", cost_of(Cast{.count = 3}), 0, 12, 6, 0},
       {"fill_zero", cost_of(FillZero{.bytes = 9}), 0, 0, 9, 0},
       {"copy", cost_of(Copy{.bytes = 9}), 0, 9, 9, 0},
+      {"copy_rows", cost_of(CopyRows{.rows = 3, .columns = 4, .source_stride = 6, .target_stride = 4}), 0, 48,
+       48, 0},
       {"digest", cost_of(TensorDigest{.dtype = DType::bf16, .count = 3}), 0, 6, 32, 0},
       {"digest of a piece", cost_of(TensorDigest{.count = 3, .accumulate = true}), 0, 44, 32, 32}};
 }

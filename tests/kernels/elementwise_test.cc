@@ -170,6 +170,31 @@ KERNEL_CASES(FillZeroAndCopyTouchExactlyTheirBytes, OpId::fill_zero, OpId::copy)
   }
 }
 
+KERNEL_CASES(CopyRowsLeavesWhatIsBetweenRows, OpId::copy_rows) {
+  struct Shape {
+    std::int64_t rows, columns, source_stride, target_stride;
+  };
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for (const Shape& s : {Shape{5, 8, 24, 8}, Shape{5, 8, 8, 24}, Shape{3, 7, 9, 11},
+                           Shape{257, 192, 320, 192}, Shape{1, 1, 1, 1}, Shape{0, 4, 4, 4}}) {
+      SCOPED_TRACE(fmt::format("{} x {} of {} to {}", s.rows, s.columns, s.source_stride, s.target_stride));
+      const Tensors tensors = {random_values(s.rows * s.source_stride + 1, dtype, 1),
+                               random_values(s.rows * s.target_stride + 1, dtype, 2)};
+      const auto copy = [&](Tensors& t) {
+        return CopyRows{.source = t[0].data(),
+                        .target = t[1].data(),
+                        .rows = s.rows,
+                        .columns = s.columns,
+                        .source_stride = s.source_stride,
+                        .target_stride = s.target_stride,
+                        .dtype = dtype};
+      };
+      const auto copied = run_under_test(tensors, copy, 3);
+      EXPECT_TRUE(!copied || (*copied)[1].same_bits(run_reference(tensors, copy)[1]));
+    }
+  }
+}
+
 // What is large and starts on a cache line is streamed.
 KERNEL_CASES(LargeFillsAndCopiesTouchExactlyTheirBytes, OpId::fill_zero, OpId::copy) {
   const std::int64_t count = 2'000'000, bytes = 4 * count - 777;

@@ -325,6 +325,14 @@ void OpOutputsTest::flat() {
       return Add{.a = t[0].data(), .b = t[1].data(), .y = t[2].data(), .count = 5, .dtype = dtype};
     });
   }
+  expect_outputs({some(18), canary(20)}, [](Tensors& t) {
+    return CopyRows{.source = t[0].data(),
+                    .target = t[1].data(),
+                    .rows = 3,
+                    .columns = 4,
+                    .source_stride = 6,
+                    .target_stride = 5};
+  });
   expect_outputs({some(5), canary(7, DType::bf16)}, [](Tensors& t) {
     return Cast{.source = t[0].as<float>(), .target = t[1].as<BFloat16>(), .count = 5};
   });

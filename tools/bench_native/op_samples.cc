@@ -237,6 +237,13 @@ class SampleCollector {
       add(Copy{.bytes = count * static_cast<std::int64_t>(sizeof(float))});
       add(TensorDigest{.dtype = spec.dtype, .count = count});
     }
+    const std::int64_t tokens = source.batch.batch * source.batch.sequence_length;
+    this->add(source, {.use = "queries, before a head norm",
+                       .shape = OpCall(CopyRows{.rows = tokens,
+                                                .columns = spec.attention_width(),
+                                                .source_stride = spec.qkv_width(),
+                                                .target_stride = spec.attention_width(),
+                                                .dtype = spec.dtype})});
   }
 
   // Adds the ops over the table of one tensor: alone, and with the digests that a run compares.

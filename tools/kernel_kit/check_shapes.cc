@@ -46,6 +46,11 @@ Lists set_odd(auto& op, std::int64_t rows, std::int64_t columns) {
     op.heads = std::min<std::int64_t>(rows, 3);
     op.head_size = 2 * std::min<std::int64_t>(columns, 33);
     op.row_stride = op.heads * op.head_size + 6;
+  } else if constexpr (requires { op.source_stride; }) {
+    op.rows = rows;
+    op.columns = columns;
+    op.source_stride = columns + 3;
+    op.target_stride = columns + 5;
   } else if constexpr (requires { op.slice_count; }) {
     op.rows = columns;
     op.slice_count = rows < 3 ? 1 : rows < 5 ? 2 : rows < 17 ? 4 : 16;

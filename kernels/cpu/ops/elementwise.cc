@@ -107,4 +107,19 @@ void run_copy(const Context& context, const void* arguments) {
   });
 }
 
+void run_copy_rows(const Context& context, const void* arguments) {
+  const CopyRows& op = *static_cast<const CopyRows*>(arguments);
+  for_dtype(op.dtype, [&](auto element) {
+    using T = decltype(element);
+    const std::int64_t rows_at_once = rows_per_chunk(op.columns);
+    for_chunks(context, op.rows, rows_at_once, [&](std::int64_t first, std::int64_t size) {
+      for (std::int64_t row = first; row < first + size; ++row) {
+        __builtin_memcpy(static_cast<T*>(op.target) + row * op.target_stride,
+                         static_cast<const T*>(op.source) + row * op.source_stride,
+                         static_cast<std::size_t>(op.columns) * sizeof(T));
+      }
+    });
+  });
+}
+
 }  // namespace holdfast::kernels::cpu::HF_ISA
