@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """docs/truth/compare_export.py: does transformers compute the same with an exported model, and holdfast with one of its?
 
-For GPT-2 and Llama, tied and untied, with and without grouped queries, in one file and in several:
+For GPT-2, Llama, Qwen2, Qwen3 and Mistral, tied and untied, with and without grouped queries, in one file and in several:
   out   a few steps of `holdfast train`, `holdfast export`, AutoModelForCausalLM.from_pretrained(folder): no key missing or left
         over; the loss on a text is that of `holdfast evaluate`, and the likeliest tokens are those of `holdfast sample`
   in    a random model of transformers, save_pretrained(folder), `holdfast import`: the same loss, and `holdfast export` gives
         back every tensor bit by bit
+  steps ten steps of AdamW on one sequence from a random model of transformers: the losses are those of torch.optim.AdamW, and so are
+        the weights that are exported
 
 Needs a Python with torch and transformers (4 or 5); without, it says so and ends with 77. Exit code 1 when something differs.
 tests/system/checkpoints_test.py holds the same to a plain Python forward everywhere.
 """
+import json
 import os
 import re
 import subprocess
@@ -19,14 +22,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROGRAM = Path(os.environ.get("HOLDFAST") or ROOT / "build/release/bin/holdfast").resolve()
-LENGTH, TOLERANCE, SAMPLED = 32, 2e-5, 24
-SHAPE = {"llama": ["--model.layers=2", "--model.heads=4", "--model.width=64"],
-         "gpt2": ["--model.style=gpt2", "--model.layers=2", "--model.heads=4", "--model.width=64"]}
+LENGTH, TOLERANCE, SAMPLED, STEPS = 32, 2e-5, 24, 10
+SHAPE = {style: [f"--model.style={style}", "--model.layers=2", "--model.heads=4", "--model.width=64"]
+         for style in ("llama", "gpt2", "qwen2", "qwen3", "mistral")}
 MODELS = {
     "gpt2": ("gpt2", []),
     "gpt2, untied": ("gpt2", ["--model.head=untied"]),
     "llama": ("llama", []),
     "llama, tied, grouped queries": ("llama", ["--model.head=tied", "--model.kv_heads=2", "--model.rope_theta=500000"]),
+    "llama 3, tied": ("llama", ["--model.head=tied", "--model.kv_heads=2", "--model.rope_scaling=llama3", "--model.rope_factor=8",
+                               "--model.rope_original_positions=24"]),
+    "qwen2": ("qwen2", ["--model.kv_heads=2", "--model.rope_scaling=linear", "--model.rope_factor=2"]),
+    "qwen3, wide heads": ("qwen3", ["--model.kv_heads=2", "--model.head_size=24", "--model.head=tied"]),
+    "mistral": ("mistral", ["--model.kv_heads=2"]),
     "llama, several files": ("llama", ["--model.width=256", "--model.kv_heads=1"]),
 }
 
@@ -107,7 +115,8 @@ def goes_out(work, name, style, words, text_file):
     same = compare(f"out: {name}", loss_here(run, text_file), loss_there(model, text))
     prompt = b"The step "
     sampled = holdfast("sample", run, "--prompt", prompt.decode(), "--tokens", SAMPLED, "--temperature=0", "--device=cpu")
-    expected = likeliest(model, prompt).decode(errors="replace") + "\n"
+    expected = likeliest(model, prompt).decode(errors="replace")
+    sampled, expected = sampled.rstrip("\n"), expected.rstrip("\n")  # the program ends the text with empty lines
     if sampled != expected:
         print(f"out: {name}: sampled {sampled!r}, transformers {expected!r}  DIFFERENT")
     return same and sampled == expected
@@ -132,13 +141,59 @@ def comes_in(work, name, config, text_file):
     return same
 
 
+def trains_on(work, name, config, text_file):
+    """One sequence, so that its place in the order of the data is no matter; weights may differ by what rounding makes of AdamW's ratio."""
+    torch.manual_seed(2)
+    folder, imported, run, back = (work / plain(what, name) for what in ("before", "start", "tuned", "after"))
+    model = transformers.AutoModelForCausalLM.from_config(config).train()
+    model.save_pretrained(folder)
+    sequence = work / plain("sequence", name)
+    sequence.write_bytes(text_file.read_bytes()[:LENGTH + 1])
+    text = holdfast("import", folder, imported)
+    for key, value in (("directory", f'"{run}"'), ("sources", f'[{{ path = "{sequence}" }}]'), ("steps", STEPS)):
+        text = re.sub(rf"^# {key} = .*$", f"{key} = {value}", text, flags=re.MULTILINE)
+    toml = work / plain("tune", name)
+    toml.write_text(re.sub(r"^sequence_length = .*$", f"sequence_length = {LENGTH}", text, flags=re.MULTILINE))
+    holdfast("train", toml, "--training.microbatch_size=1", "--parallel.lanes=1", "--optimizer.schedule=constant",
+             "--optimizer.learning_rate=1e-3", "--optimizer.weight_decay=0.1", "--optimizer.gradient_clip=0", "--device=cpu",
+             "--log.every_steps=1")
+    here = [event["loss"] for event in map(json.loads, (run / "events.jsonl").read_text().splitlines()) if event["event"] == "step"]
+    tokens = torch.tensor([list(sequence.read_bytes())])
+    matrices = [value for value in model.parameters() if value.dim() > 1]
+    vectors = [value for value in model.parameters() if value.dim() == 1]
+    optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}], lr=1e-3,
+                                  betas=(0.9, 0.95), eps=1e-8)
+    there = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(tokens[:, :-1]).logits.flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        there.append(loss.item())
+        optimizer.step()
+    holdfast("export", run, back)
+    after, start = load(back).state_dict(), load(folder).state_dict()
+    moved = max((after[key] - value).abs().max().item() for key, value in start.items())
+    apart = max(((after[key] - value).abs().mean() / moved).item() for key, value in model.state_dict().items())
+    worst = max(abs(a / b - 1) for a, b in zip(here, there, strict=True))
+    same = worst <= 1e-6 and apart <= 1e-4
+    print(f"{f'steps: {name}':45} losses differ by {worst:.1e}, weights by {apart:.1e} of the way{'' if same else '  DIFFERENT'}")
+    return same
+
+
 def configs():
     llama = {"vocab_size": 256, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
              "max_position_embeddings": 64}
     gpt2 = {"vocab_size": 256, "n_embd": 48, "n_layer": 2, "n_head": 4, "n_positions": 64}
     return {"gpt2": transformers.GPT2Config(**gpt2),
             "llama": transformers.LlamaConfig(**llama, num_key_value_heads=4),
-            "llama, tied, grouped queries": transformers.LlamaConfig(**llama, num_key_value_heads=2, tie_word_embeddings=True)}
+            "llama, tied, grouped queries": transformers.LlamaConfig(**llama, num_key_value_heads=2, tie_word_embeddings=True),
+            "llama 3": transformers.LlamaConfig(**llama, num_key_value_heads=2, tie_word_embeddings=True, rope_parameters={
+                "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 24}),
+            "qwen2": transformers.Qwen2Config(**llama, num_key_value_heads=2, rope_parameters={
+                "rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}),
+            "qwen3, wide heads": transformers.Qwen3Config(**llama, num_key_value_heads=2, head_dim=20, tie_word_embeddings=True),
+            "mistral": transformers.MistralConfig(**llama, num_key_value_heads=2, sliding_window=None)}
 
 
 def main():
@@ -150,6 +205,7 @@ def main():
         text_file.write_text("".join(f"The step {i} of the run saves {i * i % 97} bytes; each rank adds its lane.\n" for i in range(60)))
         same = [goes_out(work, name, style, words, text_file) for name, (style, words) in MODELS.items()]
         same += [comes_in(work, name, config, text_file) for name, config in configs().items()]
+        same += [trains_on(work, name, config, text_file) for name, config in configs().items() if name != "gpt2"]
     return 0 if all(same) else 1
 
 

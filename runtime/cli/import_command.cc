@@ -18,17 +18,20 @@ constexpr const char* import_usage =
     "usage: holdfast import SOURCE CHECKPOINT [--rope-scaling refuse|drop]\n"
     "\n"
     "Makes a checkpoint of a model of another program: SOURCE is a Hugging Face folder (config.json and "
-    "safetensors; GPT-2\n"
-    "or Llama) or a model file of karpathy/llm.c. CHECKPOINT becomes a directory with one checkpoint of step "
-    "0 "
-    "that holds\n"
-    "the weights in fp32. sample, evaluate, inspect, diff and export take it. Prints a config for a new run "
-    "that starts\n"
-    "from it; what the weights do not tell (run.directory, data.sources, training.steps) is for you to fill "
-    "in there.\n"
-    "  --rope-scaling drop    take a Llama whose rotary frequencies are scaled with plain ones; that is "
-    "another model\n"
-    "                         until it is trained on (refuse)\n";
+    "safetensors; GPT-2,\n"
+    "Llama, Qwen2, Qwen3, Mistral without a sliding window) or a model file of karpathy/llm.c. CHECKPOINT "
+    "becomes a "
+    "directory\n"
+    "with one checkpoint of step 0 that holds the weights in fp32. sample, evaluate, inspect, diff and "
+    "export take "
+    "it.\n"
+    "Prints a config for a new run that starts from it; what the weights do not tell (run.directory, "
+    "data.sources,\n"
+    "training.steps) is for you to fill in there.\n"
+    "  --rope-scaling drop    take a model whose rotary frequencies are scaled (llama3 and linear are known, "
+    "others "
+    "refused)\n"
+    "                         with plain ones; that is another model until it is trained on (refuse)\n";
 
 // Returns the checkpoint's manifest, of weights only, at step 0 of a run of its own.
 Manifest make_manifest(const ModelImport& model, const RunState& state, const std::string& source) {

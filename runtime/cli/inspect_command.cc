@@ -65,9 +65,12 @@ std::string model_text(const Config& config) {
       "{}: {} parameters, {} layers, width {}, {} heads", model.preset.empty() ? model.style : model.preset,
       parameter_count(make_model_spec(config)), model.layers, model.width, model.heads);
   if (model.kv_heads != model.heads) text += fmt::format(" ({} of keys and values)", model.kv_heads);
+  if (model.head_size != 0) text += fmt::format(" of {} channels", model.head_size);
   text += fmt::format(", feed-forward {}, vocabulary {}, {} head", model.feed_forward, model.vocabulary,
                       model.head);
   if (model.positions > 0) text += fmt::format(", {} positions", model.positions);
+  if (model.rope_scaling != "none")
+    text += fmt::format(", rotary frequencies of {} by {}", model.rope_scaling, model.rope_factor);
   return text;
 }
 

@@ -5,6 +5,7 @@
 
 #include "runtime/config/freeze_list.h"
 #include "runtime/config/loader.h"
+#include "runtime/config/model_family.h"
 #include "runtime/config/option_value.h"
 #include "runtime/config/presets.h"
 
@@ -74,12 +75,15 @@ class Checker {
   void check_model_keys() {
     if (apply_preset()) {
       check_shapes();
+      check_rotary();
       check_freeze();
     }
     check_positions();
   }
   bool apply_preset();
   void check_shapes();
+  void check_head_size();
+  void check_rotary();
   void check_freeze();
   void check_positions();
   void check_sources(const std::string& key, const SourceList& sources);
@@ -142,7 +146,10 @@ bool Checker::apply_preset() {
 void Checker::check_shapes() {
   const ModelConfig& model = config_.model;
   const std::string heads = shown("model.heads");
-  if (model.width % model.heads != 0) {
+  const bool is_rotary = family_of(model.style).is_rotary;
+  if (model.head_size != 0) {
+    check_head_size();
+  } else if (model.width % model.heads != 0) {
     problem({"model.heads", "model.width"},
             fmt::format("{} does not divide {}: every head needs the same number of channels", heads,
                         shown("model.width")));
@@ -150,7 +157,7 @@ void Checker::check_shapes() {
     problem({"model.heads", "model.width"},
             fmt::format("{} with {} makes heads of {} channels: at most {} are supported, use more heads",
                         heads, shown("model.width"), head_size, kLargestHead));
-  } else if (model.style == "llama" && head_size % 2 != 0) {
+  } else if (is_rotary && head_size % 2 != 0) {
     problem({"model.heads", "model.width"},
             fmt::format("{} with {} makes heads of {} channels: rotary positions need an even number", heads,
                         shown("model.width"), head_size));
@@ -159,6 +166,53 @@ void Checker::check_shapes() {
     problem({"model.kv_heads", "model.heads"},
             fmt::format("{} does not divide {}: every key/value head serves the same number of heads",
                         shown("model.kv_heads"), heads));
+  }
+}
+
+void Checker::check_head_size() {
+  const ModelConfig& model = config_.model;
+  if (!family_of(model.style).is_rotary && model.head_size * model.heads != model.width) {
+    problem({"model.head_size", "model.style"},
+            fmt::format(
+                "{} does not go with {}, whose heads have width / heads channels: leave model.head_size out",
+                shown("model.head_size"), shown("model.style")));
+  } else if (model.head_size % 2 != 0 && family_of(model.style).is_rotary) {
+    problem({"model.head_size"}, fmt::format("{} is odd: rotary positions need an even number of channels",
+                                             shown("model.head_size")));
+  }
+}
+
+void Checker::check_rotary() {
+  const ModelConfig& model = config_.model;
+  if (model.rope_scaling == "none") {
+    for (const char* key : {"model.rope_factor", "model.rope_original_positions"}) {
+      if (value_text(*find_option(key), config_) == default_text(*find_option(key))) continue;
+      problem({key},
+              fmt::format("{} needs a model.rope_scaling, which is \"none\": say linear or llama3, or leave "
+                          "{} out",
+                          shown(key), key));
+    }
+    return;
+  }
+  if (!family_of(model.style).is_rotary) {
+    problem(
+        {"model.rope_scaling", "model.style"},
+        fmt::format("{} does not go with {}, which has no rotary frequencies: leave model.rope_scaling out",
+                    shown("model.rope_scaling"), shown("model.style")));
+  }
+  if (model.rope_scaling != "llama3") return;
+  if (model.rope_original_positions == 0) {
+    problem(
+        {"model.rope_scaling"},
+        fmt::format(
+            "{} needs model.rope_original_positions: give the context that the frequencies were made for, "
+            "which is 8192 in Llama 3",
+            shown("model.rope_scaling")));
+  }
+  if (!(model.rope_low_frequency_factor < model.rope_high_frequency_factor)) {
+    problem({"model.rope_low_frequency_factor", "model.rope_high_frequency_factor"},
+            fmt::format("{} is not below {}: Llama 3 has 1 and 4", shown("model.rope_low_frequency_factor"),
+                        shown("model.rope_high_frequency_factor")));
   }
 }
 
@@ -173,7 +227,7 @@ void Checker::check_freeze() {
                         shown("model.freeze"), range.last, shown("model.layers")));
   }
   const std::string& head = config_.model.head;
-  const bool is_tied = head == "tied" || (head == "auto" && config_.model.style == "gpt2");
+  const bool is_tied = head == "tied" || (head == "auto" && family_of(config_.model.style).has_tied_head);
   if (parsed->head && is_tied) {
     problem(
         {"model.freeze"},
@@ -195,7 +249,7 @@ void Checker::check_freeze() {
 void Checker::check_positions() {
   const std::int64_t positions = config_.model.positions;
   if (positions == 0) return;
-  if (config_.model.style != "gpt2") {
+  if (family_of(config_.model.style).is_rotary) {
     problem(
         {"model.positions", "model.style"},
         fmt::format("{} does not go with {}: only gpt2 has a table of positions; leave model.positions out",

@@ -33,16 +33,21 @@ struct RunConfig {
 
 struct ModelConfig {
   std::string preset;           // empty = every shape below is given
-  std::string style = "llama";  // "llama", "gpt2"
+  std::string style = "llama";  // a family of model_family.h
   std::int64_t layers = 0;
   std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;  // 0 = heads
+  std::int64_t kv_heads = 0;   // 0 = heads
+  std::int64_t head_size = 0;  // 0 = width / heads, which is also written so
   std::int64_t width = 0;
-  std::int64_t feed_forward = 0;  // 0 = 4 x width (gpt2), 8/3 x width rounded up to a multiple of 64 (llama)
+  std::int64_t feed_forward = 0;  // 0 = 4 x width (gpt2), 8/3 x width rounded up to a multiple of 64 (others)
   std::int64_t vocabulary = 0;    // 0 = follows from the preset or the format of the data
-  std::string head = "auto";      // "tied", "untied", "auto" = tied for gpt2, untied for llama
+  std::string head = "auto";      // "tied", "untied", "auto" = tied for gpt2, untied for the others
   std::int64_t positions = 0;     // gpt2: rows of the learned position table; 0 = training.sequence_length
   double rope_theta = 10000.0;
+  std::string rope_scaling = "none";  // "none", "linear", "llama3"; the rest is for these (model/rotary.h)
+  double rope_factor = 1.0;           // by which frequencies are divided
+  double rope_low_frequency_factor = 1.0, rope_high_frequency_factor = 4.0;  // llama3 only
+  std::int64_t rope_original_positions = 0;                                  // llama3 only
   double norm_epsilon = 1e-5;
   std::vector<std::string> freeze = {};  // entries of freeze_list.h; empty = everything is trained
 };

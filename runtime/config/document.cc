@@ -53,9 +53,12 @@ constexpr std::string_view kTrainingSources = "data.sources";
 constexpr std::string_view kPlugins = "kernels.plugins";
 
 // A run may be cut anew, so its lanes may change; a state made with other lanes has other bits all the same.
-// model.freeze and parallel.lane_block count where they are set, so that manifests from before there were these keys
+// Keys that are younger than the others count where they are set, so that manifests from before there were these keys
 // keep their identity.
 bool is_of_identity(const Option& option, const Config& config) {
+  if (option.key == "model.head_size") return config.model.head_size != 0;
+  if (option.key.starts_with("model.rope_") && option.key != "model.rope_theta")
+    return config.model.rope_scaling != "none";
   if (option.key == "model.freeze") return !config.model.freeze.empty();
   if (option.key == "parallel.lane_block") return config.parallel.lane_block != 1;
   return option.effect == ResumeEffect::forbidden || option.key == "parallel.lanes" ||

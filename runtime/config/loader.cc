@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "runtime/config/option_value.h"
+#include "runtime/config/presets.h"
 #include "runtime/config/suggest_key.h"
 #include "runtime/config/toml_tree.h"
 #include "runtime/core/text.h"
@@ -63,6 +64,8 @@ class Loader {
   Result<LoadedConfig> finish_stored(const std::string& name, StoredConfig of) &&;
 
  private:
+  void keep_plain_rotary();
+
   struct Assignment {
     const Option* option;
     const TomlValue* value;
@@ -266,6 +269,15 @@ void Loader::check_required(const std::string& name) {
   }
 }
 
+// A config stored before there was model.rope_scaling means plain frequencies, whatever its preset means today: the
+// shapes beside the preset are then all that is known of the model.
+void Loader::keep_plain_rotary() {
+  const ModelPreset* const preset = find_preset(loaded_.config.model.preset);
+  const bool is_older = !loaded_.origin.contains("model.rope_scaling");
+  if (preset != nullptr && is_older && preset->model.rope_scaling != "none")
+    loaded_.config.model.preset.clear();
+}
+
 void Loader::name_defaults() {
   for (const Option& option : option_registry())
     loaded_.origin.try_emplace(std::string(option.key), "default");
@@ -285,6 +297,7 @@ Result<LoadedConfig> Loader::finish(const std::string& name) && {
 Result<LoadedConfig> Loader::finish_stored(const std::string& name, StoredConfig of) && {
   const bool is_of_run = of == StoredConfig::of_run;
   if (!unreadable_ && is_of_run) check_required(name);
+  keep_plain_rotary();
   name_defaults();
   if (problems_.empty()) {
     problems_ = is_of_run ? check_config(loaded_.config, loaded_.origin)

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "runtime/config/model_family.h"
 #include "runtime/config/option_builders.h"
 #include "runtime/config/presets.h"
 
@@ -54,31 +55,51 @@ std::vector<Option> model_options() {
   return {
       choice("model.preset", HF_FIELD(model.preset), presets, kForbidden,
              "A published shape, which fixes every other model key; empty = the shapes are given"),
-      choice("model.style", HF_FIELD(model.style), {"llama", "gpt2"}, kForbidden,
-             "llama = rotary positions, RMSNorm, SwiGLU; gpt2 = learned positions, LayerNorm, GELU, biases"),
+      choice(
+          "model.style", HF_FIELD(model.style), family_names(), kForbidden,
+          "llama = rotary positions, RMSNorm, SwiGLU; qwen2 = llama with biases of queries, keys and values; "
+          "qwen3 = llama with an RMSNorm of each query and key head; mistral = llama under another name; "
+          "gpt2 = learned positions, LayerNorm, GELU, biases"),
       integer("model.layers", HF_FIELD(model.layers), "layers", {0, 4096}, kForbidden,
               "Transformer blocks; needed without a preset"),
       integer("model.heads", HF_FIELD(model.heads), "heads", {0, 4096}, kForbidden,
               "Query heads of an attention; divides the width; needed without a preset"),
       integer("model.kv_heads", HF_FIELD(model.kv_heads), "heads", {0, 4096}, kForbidden,
               "Key and value heads (grouped-query attention); divides the heads; 0 = as many as heads"),
+      integer("model.head_size", HF_FIELD(model.head_size), "channels", {0, 256}, kForbidden,
+              "Channels of a head, where heads x head_size is not the width; not of gpt2; 0 = width / heads"),
       integer("model.width", HF_FIELD(model.width), "channels", {0, kWide}, kForbidden,
               "Channels of the residual stream; needed without a preset"),
       integer("model.feed_forward", HF_FIELD(model.feed_forward), "channels", {0, kWide}, kForbidden,
               "Hidden channels of the feed-forward layer; 0 = 4 x width (gpt2), 8/3 x width rounded up to a "
               "multiple "
-              "of 64 (llama)"),
+              "of 64 (all others)"),
       integer(
           "model.vocabulary", HF_FIELD(model.vocabulary), "tokens", {0, 2147483647}, kForbidden,
           "Size of the vocabulary; 0 = follows from the preset or the data (text 256, llmc 50257 or 128256, "
           "llmq what its header says; megatron does not say)"),
-      choice(
-          "model.head", HF_FIELD(model.head), {"auto", "tied", "untied"}, kForbidden,
-          "Whether the output head shares the embedding's weights; auto = tied for gpt2, untied for llama"),
+      choice("model.head", HF_FIELD(model.head), {"auto", "tied", "untied"}, kForbidden,
+             "Whether the output head shares the embedding's weights; auto = tied for gpt2, untied for all "
+             "others"),
       integer("model.positions", HF_FIELD(model.positions), "tokens", {0, kWide}, kForbidden,
               "Rows of the learned position table of gpt2; 0 = training.sequence_length"),
       real("model.rope_theta", HF_FIELD(model.rope_theta), "", {1, 1e12}, kForbidden,
-           "Base of the rotary frequencies of llama"),
+           "Base of the rotary frequencies (all styles but gpt2)"),
+      choice("model.rope_scaling", HF_FIELD(model.rope_scaling), {"none", "linear", "llama3"}, kForbidden,
+             "Rotary frequencies for longer contexts: linear = all divided by rope_factor; llama3 = those of "
+             "Llama 3.1 and 3.2, which divide only waves longer than rope_original_positions / "
+             "rope_low_frequency_factor, and those between it and / rope_high_frequency_factor in part"),
+      real("model.rope_factor", HF_FIELD(model.rope_factor), "", {1, 1e6}, kForbidden,
+           "What model.rope_scaling divides frequencies by"),
+      real("model.rope_low_frequency_factor", HF_FIELD(model.rope_low_frequency_factor), "", {1e-3, 1e6},
+           kForbidden,
+           "rope_scaling = \"llama3\": longer waves than rope_original_positions / this are divided in full"),
+      real("model.rope_high_frequency_factor", HF_FIELD(model.rope_high_frequency_factor), "", {1e-3, 1e6},
+           kForbidden,
+           "rope_scaling = \"llama3\": shorter waves than rope_original_positions / this stay as they are"),
+      integer("model.rope_original_positions", HF_FIELD(model.rope_original_positions), "tokens", {0, kWide},
+              kForbidden,
+              "rope_scaling = \"llama3\": context that the frequencies were made for, 8192 in Llama 3"),
       real("model.norm_epsilon", HF_FIELD(model.norm_epsilon), "", {1e-12, 1}, kForbidden,
            "Added to the variance inside every norm"),
       texts(

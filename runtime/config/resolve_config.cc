@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "runtime/config/loader.h"
+#include "runtime/config/model_family.h"
 #include "runtime/config/presets.h"
 
 namespace holdfast::config {
@@ -20,13 +21,14 @@ void resolve_shapes(ModelConfig& model, std::int64_t sequence_length) {
     model = preset->model;
     model.freeze = std::move(freeze);
   }
-  const bool gpt2 = model.style == "gpt2";
+  const ModelFamily& family = family_of(model.style);
   fill(model.kv_heads, model.heads);
+  if (model.head_size * model.heads == model.width) model.head_size = 0;
   constexpr std::int64_t multiple = 64;
   const std::int64_t eight_thirds = (8 * model.width + 3 * multiple - 1) / (3 * multiple) * multiple;
-  fill(model.feed_forward, gpt2 ? 4 * model.width : eight_thirds);
-  if (gpt2) fill(model.positions, sequence_length);
-  if (model.head == "auto") model.head = gpt2 ? "tied" : "untied";
+  fill(model.feed_forward, family.activation == ActivationKind::gelu ? 4 * model.width : eight_thirds);
+  if (!family.is_rotary) fill(model.positions, sequence_length);
+  if (model.head == "auto") model.head = family.has_tied_head ? "tied" : "untied";
 }
 
 Result<void> resolve_vocabulary(ModelConfig& model, std::int64_t vocabulary_of_data) {

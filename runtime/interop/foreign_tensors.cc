@@ -42,7 +42,7 @@ class ForeignList {
                        .parameter = parameter,
                        .first_row = first,
                        .rows = rows,
-                       .columns = ours.shape[1]});
+                       .columns = ours.shape.size() > 1 ? ours.shape[1] : 0});
       first += rows;
     }
   }
@@ -73,15 +73,23 @@ std::vector<ForeignTensor> gpt2_tensors(const ModelSpec& spec) {
   return list.take();
 }
 
-std::vector<ForeignTensor> llama_tensors(const ModelSpec& spec) {
+// Names of Llama, Qwen and Mistral: where a family has a part that others have not, its tensor is there.
+std::vector<ForeignTensor> rotary_tensors(const ModelSpec& spec) {
   ForeignList list(spec);
   list.whole("model.embed_tokens.weight", "embedding.token.weight");
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
     const std::string there = fmt::format("model.layers.{}.", layer), here = fmt::format("layers.{}.", layer);
     list.whole(there + "input_layernorm.weight", here + "attention_norm.weight");
-    list.parts(here + "attention.qkv.weight",
-               {there + "self_attn.q_proj.weight", there + "self_attn.k_proj.weight",
-                there + "self_attn.v_proj.weight"});
+    for (const char* kind : {".weight", ".bias"}) {
+      const std::string qkv = here + "attention.qkv" + kind, attention = there + "self_attn.";
+      if (!list.has(qkv)) continue;
+      list.parts(qkv,
+                 {attention + "q_proj" + kind, attention + "k_proj" + kind, attention + "v_proj" + kind});
+    }
+    if (spec.has_head_norms) {
+      list.whole(there + "self_attn.q_norm.weight", here + "attention.query_norm.weight");
+      list.whole(there + "self_attn.k_norm.weight", here + "attention.key_norm.weight");
+    }
     list.whole(there + "self_attn.o_proj.weight", here + "attention.output.weight");
     list.whole(there + "post_attention_layernorm.weight", here + "feed_forward_norm.weight");
     list.parts(here + "feed_forward.up.weight",
@@ -102,7 +110,7 @@ std::vector<std::uint64_t> ForeignTensor::shape() const {
 }
 
 std::vector<ForeignTensor> hugging_face_tensors(const ModelSpec& spec) {
-  return spec.positions > 0 ? gpt2_tensors(spec) : llama_tensors(spec);
+  return spec.positions > 0 ? gpt2_tensors(spec) : rotary_tensors(spec);
 }
 
 std::vector<ForeignTensor> llmc_tensors(const ModelSpec& spec) {

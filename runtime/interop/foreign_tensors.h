@@ -24,7 +24,8 @@ struct ForeignTensor {
   std::uint64_t elements() const { return (rows + padding_rows) * row_elements(); }
 };
 
-// Returns the tensors of transformers' GPT2LMHeadModel or LlamaForCausalLM; a tied head has no tensor there.
+// Returns the tensors of the family's class in transformers (GPT2LMHeadModel, LlamaForCausalLM, Qwen3ForCausalLM, ...);
+// a tied head has no tensor there.
 // Rotary heads have the same order as ours (kernels/rotary.h), so queries and keys are copied unchanged.
 std::vector<ForeignTensor> hugging_face_tensors(const ModelSpec& spec);
 // Returns the tensors of a model file of karpathy/llm.c, in the order of the file. `spec` must be of GPT-2's

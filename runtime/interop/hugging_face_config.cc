@@ -1,10 +1,12 @@
 #include "runtime/interop/hugging_face_config.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 
+#include "runtime/config/model_family.h"
 #include "runtime/core/json.h"
 #include "runtime/model/spec.h"
 
@@ -40,6 +42,7 @@ class ConfigMembers {
     note(key, "a text");
     return otherwise;
   }
+  bool has(const char* key) const { return object_.contains(key); }
   bool truth(const char* key, bool otherwise) {
     const Json* const value = find(key);
     if (value == nullptr) return otherwise;
@@ -79,7 +82,6 @@ class ConfigMembers {
 
 void read_gpt2(ConfigMembers& members, ForeignShape& shape) {
   ModelConfig& model = shape.model;
-  model.style = "gpt2";
   model.layers = members.integer("n_layer");
   model.heads = members.integer("n_head");
   model.kv_heads = model.heads;
@@ -99,6 +101,17 @@ void read_gpt2(ConfigMembers& members, ForeignShape& shape) {
   shape.longest_sequence = model.positions;
 }
 
+// Reads the scaling of one kind; `rotary` are the members of rope_scaling or rope_parameters.
+void read_scaling(ConfigMembers& rotary, const std::string& kind, ModelConfig& model) {
+  model.rope_scaling = kind;
+  rotary.expect("factor", rotary.find("factor") != nullptr, "a number from 1 on");
+  model.rope_factor = rotary.real("factor", 1.0);
+  if (kind != "llama3") return;
+  model.rope_low_frequency_factor = rotary.real("low_freq_factor", 1.0);
+  model.rope_high_frequency_factor = rotary.real("high_freq_factor", 4.0);
+  model.rope_original_positions = rotary.integer("original_max_position_embeddings");
+}
+
 // Reads the rotary settings. transformers 4 has rope_theta, and rope_scaling = null or the kind of scaling; 5
 // has rope_parameters with both.
 Result<void> read_rotary(ConfigMembers& members, const ForeignShapeOptions& options, ModelConfig& model) {
@@ -112,37 +125,55 @@ Result<void> read_rotary(ConfigMembers& members, const ForeignShapeOptions& opti
     const std::string kind = rotary.text("rope_type", rotary.text("type", "default").c_str());
     const double share = rotary.real("partial_rotary_factor", 1.0);
     rotary.expect("partial_rotary_factor", share >= 1.0 && share <= 1.0, "1");
+    const bool is_known = kind == "linear" || kind == "llama3";
+    if (is_known && !options.drop_rope_scaling) read_scaling(rotary, kind, model);
     if (rotary.problem().has_value()) return *rotary.problem();
-    if (kind == "default" || options.drop_rope_scaling) continue;
+    if (is_known || kind == "default" || options.drop_rope_scaling) continue;
     return fail(
         ExitCode::data,
-        "{}: {} scales rotary frequencies (\"{}\"), which this runtime does not compute; "
+        "{}: {} scales rotary frequencies by \"{}\"; this runtime computes \"llama3\" and \"linear\". "
         "--rope-scaling drop takes the model with plain ones, which is another model until it is trained on",
         members.place(), key, kind);
   }
   return {};
 }
 
-Result<void> read_llama(ConfigMembers& members, const ForeignShapeOptions& options, ForeignShape& shape) {
+// Checks that every token sees all tokens before it. transformers 5 says so layer by layer in layer_types.
+void expect_no_window(ConfigMembers& members, const ModelFamily& family) {
+  if (const Json* const types = members.find("layer_types"); types != nullptr && types->is_array()) {
+    bool full = true;
+    for (const Json& type : *types) full = full && type.is_string() && type.text() == "full_attention";
+    members.expect("layer_types", full, "\"full_attention\" in every layer");
+  }
+  if (family.style == "mistral") {
+    members.expect("sliding_window",
+                   members.find("sliding_window") == nullptr && members.has("sliding_window"), "null");
+  } else {
+    members.expect("use_sliding_window", !members.truth("use_sliding_window", false), "false");
+  }
+}
+
+Result<void> read_rotary_model(ConfigMembers& members, const ModelFamily& family,
+                               const ForeignShapeOptions& options, ForeignShape& shape) {
   ModelConfig& model = shape.model;
-  model.style = "llama";
   model.layers = members.integer("num_hidden_layers");
   model.heads = members.integer("num_attention_heads");
-  model.kv_heads = members.integer("num_key_value_heads", model.heads);
+  model.kv_heads = members.integer("num_key_value_heads",
+                                   family.foreign_kv_heads != 0 ? family.foreign_kv_heads : model.heads);
   model.width = members.integer("hidden_size");
   model.feed_forward = members.integer("intermediate_size");
   model.vocabulary = members.integer("vocab_size");
   model.norm_epsilon = members.real("rms_norm_eps", 1e-6);
   model.head = members.truth("tie_word_embeddings", false) ? "tied" : "untied";
-  shape.longest_sequence = members.integer("max_position_embeddings", 2048);
+  shape.longest_sequence = members.integer("max_position_embeddings", family.foreign_positions);
   HF_TRY_VOID(read_rotary(members, options, model));
   const std::string activation = members.text("hidden_act", "silu");
   members.expect("hidden_act", activation == "silu" || activation == "swish", "\"silu\"");
   members.expect("attention_bias", !members.truth("attention_bias", false), "false");
   members.expect("mlp_bias", !members.truth("mlp_bias", false), "false");
-  const std::int64_t head_size = members.integer("head_dim", 0);
-  members.expect("head_dim", head_size == 0 || head_size * model.heads == model.width,
-                 "hidden_size / num_attention_heads");
+  expect_no_window(members, family);
+  model.head_size = members.integer("head_dim", family.foreign_head_size);
+  if (model.head_size * model.heads == model.width) model.head_size = 0;
   return {};
 }
 
@@ -192,24 +223,50 @@ Json gpt2_json(const ModelSpec& spec, const ModelConfig& model) {
           {"attn_pdrop", 0.0}};
 }
 
-Json llama_json(const ModelSpec& spec, const Config& config) {
-  return {{"architectures", {"LlamaForCausalLM"}},
-          {"model_type", "llama"},
-          {"num_hidden_layers", spec.layers},
-          {"num_attention_heads", spec.heads},
-          {"num_key_value_heads", spec.kv_heads},
-          {"head_dim", spec.head_size},
-          {"hidden_size", spec.width},
-          {"intermediate_size", spec.feed_forward},
-          {"max_position_embeddings", config.training.sequence_length},
-          {"hidden_act", "silu"},
-          {"rms_norm_eps", config.model.norm_epsilon},
-          {"rope_theta", spec.rope_theta},
-          {"rope_scaling", nullptr},
-          {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", spec.rope_theta}}},
-          {"attention_bias", false},
-          {"mlp_bias", false},
-          {"attention_dropout", 0.0}};
+// Returns what transformers 4 has as rope_scaling, and 5, with the base, as rope_parameters.
+Json scaling_json(const ModelConfig& model) {
+  Json json{{"rope_type", model.rope_scaling}, {"factor", model.rope_factor}};
+  if (model.rope_scaling != "llama3") return json;
+  json["low_freq_factor"] = model.rope_low_frequency_factor;
+  json["high_freq_factor"] = model.rope_high_frequency_factor;
+  json["original_max_position_embeddings"] = model.rope_original_positions;
+  return json;
+}
+
+// Returns the context that a model is said to be for: what it was trained on, or, where its frequencies are scaled, what
+// that makes of it.
+std::int64_t context_of(const Config& config) {
+  const double scaled = static_cast<double>(config.model.rope_original_positions) * config.model.rope_factor;
+  return std::max(config.training.sequence_length, static_cast<std::int64_t>(scaled));
+}
+
+Json rotary_json(const ModelSpec& spec, const ModelFamily& family, const Config& config) {
+  const bool is_scaled = spec.rope_scaling.kind != RotaryScaling::Kind::none;
+  Json parameters = is_scaled ? scaling_json(config.model) : Json{{"rope_type", "default"}};
+  parameters["rope_theta"] = spec.rope_theta;
+  Json json{{"architectures", {std::string(family.foreign_class)}},
+            {"model_type", std::string(family.foreign_type)},
+            {"num_hidden_layers", spec.layers},
+            {"num_attention_heads", spec.heads},
+            {"num_key_value_heads", spec.kv_heads},
+            {"head_dim", spec.head_size},
+            {"hidden_size", spec.width},
+            {"intermediate_size", spec.feed_forward},
+            {"max_position_embeddings", context_of(config)},
+            {"hidden_act", "silu"},
+            {"rms_norm_eps", config.model.norm_epsilon},
+            {"rope_theta", spec.rope_theta},
+            {"rope_scaling", is_scaled ? scaling_json(config.model) : Json(nullptr)},
+            {"rope_parameters", std::move(parameters)},
+            {"attention_dropout", 0.0}};
+  if (family.biases != Biases::qkv) json["attention_bias"] = false;
+  if (family.style == "llama") {
+    json["mlp_bias"] = false;
+  } else {
+    json["sliding_window"] = nullptr;
+    json["use_sliding_window"] = false;
+  }
+  return json;
 }
 
 }  // namespace
@@ -223,13 +280,16 @@ Result<ForeignShape> parse_hugging_face_config(const std::string& text, const st
   ConfigMembers members(json, place);
   ForeignShape shape;
   const std::string kind = members.text("model_type", "");
-  if (kind == "gpt2") {
-    read_gpt2(members, shape);
-  } else if (kind == "llama") {
-    HF_TRY_VOID(read_llama(members, options, shape));
+  const ModelFamily* const family = find_foreign_family(kind);
+  if (family == nullptr) {
+    return fail(ExitCode::data, "{}: model_type is \"{}\"; the models that can be imported are {}", place,
+                kind, fmt::join(family_names(), ", "));
+  }
+  shape.model.style = std::string(family->style);
+  if (family->is_rotary) {
+    HF_TRY_VOID(read_rotary_model(members, *family, options, shape));
   } else {
-    return fail(ExitCode::data,
-                "{}: model_type is \"{}\"; the models that can be imported are gpt2 and llama", place, kind);
+    read_gpt2(members, shape);
   }
   members.expect("quantization_config", members.find("quantization_config") == nullptr, "null");
   if (members.problem().has_value()) return *members.problem();
@@ -244,7 +304,8 @@ Result<std::string> hugging_face_config(const Config& config, WeightType precisi
                 "queries, so this model has no Hugging Face form",
                 spec.kv_heads, spec.heads);
   }
-  Json json = spec.positions > 0 ? gpt2_json(spec, config.model) : llama_json(spec, config);
+  const ModelFamily& family = family_of(config.model.style);
+  Json json = family.is_rotary ? rotary_json(spec, family, config) : gpt2_json(spec, config.model);
   put_common(json, config, precision);
   return json.dump(2) + "\n";
 }

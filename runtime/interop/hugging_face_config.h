@@ -22,8 +22,8 @@ struct ForeignShapeOptions {
 };
 
 // Parses the text of a config.json. Fails with ExitCode::data when it is no JSON object, has members of
-// another type, or describes a model that this runtime does not compute (another architecture or activation,
-// biases, scaled rotary frequencies, quantised weights).
+// another type, or describes a model that this runtime does not compute (another architecture or activation, biases of
+// other layers, a sliding window, rotary frequencies scaled in another way, quantised weights).
 Result<ForeignShape> parse_hugging_face_config(const std::string& text, const std::string& place,
                                                const ForeignShapeOptions& options);
 

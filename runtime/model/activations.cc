@@ -61,8 +61,9 @@ ActivationMemory::ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, 
   if (stage.part.has_head) reserve_ends(train, plan);
   if (stage.tensor.slices > 1) reserve_slices(train, plan);
   if (train && runs_through_frozen_norms())
-    unused_norm_gradients_ =
-        reserve(plan, "unused_norm_gradients", norm_vectors() * spec.width, sizeof(float));
+    unused_norm_gradients_ = reserve(
+        plan, "unused_norm_gradients",
+        std::max(norm_vectors() * spec.width, spec.has_head_norms ? spec.head_size : 0), sizeof(float));
   if (!stage.splits_backward()) gradients_.push_back(reserve_whole_backward(train, plan));
   for (int i = 0; i < stage.weight_gradients_pending; ++i)
     gradients_.push_back(reserve_split_backward(i, plan));
@@ -71,6 +72,8 @@ ActivationMemory::ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, 
   const std::int64_t dactive_width = spec.activation == ActivationKind::swiglu ? slice_.feed_forward : 0;
   dinner_ =
       reserve(plan, "dinner", slices * rows * std::max(dactive_width, slice_.attention_width()), element);
+  if (spec.has_head_norms)
+    dheads_ = reserve(plan, "dheads", slices * rows * slice_.attention_width(), element);
   delta_ = reserve(plan, "delta", rows * slice_.heads, sizeof(float));
 }
 
@@ -104,6 +107,7 @@ ActivationMemory::GradientSlots ActivationMemory::reserve_split_backward(int pen
                                                                          MemoryPlan& plan) const {
   const std::int64_t own = own_rows(), all = largest_.rows(), sliced = all * stage_.tensor.count;
   const std::int64_t norm_sums = stage_.tensor.count * norm_vectors() * spec_.width;
+  const std::int64_t head_sums = spec_.has_head_norms ? stage_.tensor.count * spec_.head_size : 0;
   const std::size_t element = bytes_of(spec_.dtype);
   const auto keep = [&](const std::string& name, std::int64_t count, std::size_t element_bytes) {
     return reserve(plan, fmt::format("pending.{}.{}", pending, name), count, element_bytes);
@@ -121,7 +125,9 @@ ActivationMemory::GradientSlots ActivationMemory::reserve_split_backward(int pen
          .dmid = keep(block + "dmid", own * spec_.width, element),
          .dqkv = keep(block + "dqkv", sliced * slice_.qkv_width(), element),
          .attention_norm_sums = keep(block + "attention_norm", norm_sums, sizeof(float)),
-         .feed_forward_norm_sums = keep(block + "feed_forward_norm", norm_sums, sizeof(float))});
+         .feed_forward_norm_sums = keep(block + "feed_forward_norm", norm_sums, sizeof(float)),
+         .query_norm_sums = keep(block + "query_norm", head_sums, sizeof(float)),
+         .key_norm_sums = keep(block + "key_norm", head_sums, sizeof(float))});
     if (layer + 1 < stage_.part.end_layer)
       slots.dresidual.push_back(keep(block + "dresidual", own * spec_.width, element));
   }
@@ -138,15 +144,19 @@ void ActivationMemory::reserve_slices(bool train, MemoryPlan& plan) {
   if (train && !alone) dgathered_ = reserve(plan, "dgathered", elements, bytes_of(spec_.dtype));
   if (!train) return;
   const std::int64_t norms = 2 * stage_.part.layers() + (stage_.part.has_head ? 1 : 0);
-  norm_slices_ = reserve(plan, "slices.norms", norms * norm_slice_elements(), sizeof(float));
+  const std::int64_t head_norms = spec_.has_head_norms ? 2 * stage_.part.layers() : 0;
+  norm_slices_ =
+      reserve(plan, "slices.norms",
+              norms * norm_slice_elements(spec_.width) + head_norms * norm_slice_elements(spec_.head_size),
+              sizeof(float));
 }
 
 std::int64_t ActivationMemory::norm_vectors() const {
-  return spec_.norm != NormKind::layer_norm ? 1 : spec_.biases ? 3 : 2;
+  return spec_.norm != NormKind::layer_norm ? 1 : spec_.biases == Biases::all ? 3 : 2;
 }
 
-std::int64_t ActivationMemory::norm_slice_elements() const {
-  return spec_.tensor_lanes == 1 ? 0 : spec_.tensor_lanes * norm_vectors() * spec_.width;
+std::int64_t ActivationMemory::norm_slice_elements(std::int64_t width) const {
+  return spec_.tensor_lanes == 1 ? 0 : spec_.tensor_lanes * norm_vectors() * width;
 }
 
 // With tensor lanes a frozen norm has memory of its slices, as any other.
@@ -209,11 +219,17 @@ ActivationMemory::BlockSlots ActivationMemory::reserve_block(int microbatch, std
   const std::int64_t own = own_rows(), all = largest_.rows(), sliced = all * stage_.tensor.count;
   const std::size_t element = bytes_of(spec_.dtype);
   const bool cheap = keeps_cheap_ && has_backward(layer), costly = keeps_costly_ && has_backward(layer);
+  const std::int64_t queries = spec_.has_head_norms ? sliced * slice_.heads : 0;  // heads of all rows
+  const std::int64_t keys = spec_.has_head_norms ? sliced * slice_.kv_heads : 0;
   const Part parts[] = {
       {&BlockSlots::attention_mean, "attention_norm.mean", costly, own},
       {&BlockSlots::attention_rstd, "attention_norm.rstd", costly, own},
       {&BlockSlots::normed, "normed", cheap, all * spec_.width, element},
       {&BlockSlots::qkv, "qkv", costly, sliced * slice_.qkv_width(), element},
+      {&BlockSlots::queries, "queries", costly, queries * spec_.head_size, element},
+      {&BlockSlots::query_rstd, "query_norm.rstd", costly, queries},
+      {&BlockSlots::keys, "keys", costly, keys * spec_.head_size, element},
+      {&BlockSlots::key_rstd, "key_norm.rstd", costly, keys},
       {&BlockSlots::attention, "attention", costly, sliced * slice_.attention_width(), element},
       {&BlockSlots::lse, "lse", costly, sliced * slice_.heads},
       {&BlockSlots::mid, "mid", costly, own * spec_.width, element},
@@ -250,6 +266,10 @@ Activations ActivationMemory::bind(Device& device, const MemoryArena& arena) con
           {.attention_norm = {floats(arena, s.attention_mean), floats(arena, s.attention_rstd)},
            .normed_NC = address(arena, s.normed),
            .qkv = address(arena, s.qkv),
+           .queries = address(arena, s.queries),
+           .keys = address(arena, s.keys),
+           .query_norm = {.rstd = floats(arena, s.query_rstd)},
+           .key_norm = {.rstd = floats(arena, s.key_rstd)},
            .attention = address(arena, s.attention),
            .lse = floats(arena, s.lse),
            .mid_NC = address(arena, s.mid),
@@ -261,6 +281,7 @@ Activations ActivationMemory::bind(Device& device, const MemoryArena& arena) con
   }
   result.scratch = {.dnormed_NC = address(arena, dnormed_),
                     .dinner = address(arena, dinner_),
+                    .dheads = address(arena, dheads_),
                     .delta = floats(arena, delta_),
                     .dgathered_NC = address(arena, dgathered_),
                     .sums = {.parts = floats(arena, parts_), .arrivals = floats(arena, arrivals_)},
@@ -286,7 +307,9 @@ MicrobatchGradients ActivationMemory::bind_gradients(const GradientSlots& slots,
                              .dmid_NC = address(arena, s.dmid),
                              .dqkv = address(arena, s.dqkv),
                              .attention_norm_sums = floats(arena, s.attention_norm_sums),
-                             .feed_forward_norm_sums = floats(arena, s.feed_forward_norm_sums)});
+                             .feed_forward_norm_sums = floats(arena, s.feed_forward_norm_sums),
+                             .query_norm_sums = floats(arena, s.query_norm_sums),
+                             .key_norm_sums = floats(arena, s.key_norm_sums)});
   }
   return result;
 }
@@ -304,10 +327,12 @@ void ActivationMemory::fill_rotary_tables(Device& device, const MemoryArena& are
   if (cosine_.bytes == 0 || !runs) return;
   std::vector<float> cosine(cosine_.bytes / sizeof(float)), sine(cosine.size());
   const std::int64_t half = spec_.head_size / 2;
+  std::vector<double> frequencies(static_cast<std::size_t>(half));
+  for (std::int64_t i = 0; i < half; ++i)
+    frequencies[static_cast<std::size_t>(i)] = rotary_frequency(spec_, i);
   for (std::int64_t position = 0; position < largest_.sequence_length; ++position) {
     for (std::int64_t i = 0; i < half; ++i) {
-      const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(spec_.head_size);
-      const double angle = static_cast<double>(position) * std::pow(spec_.rope_theta, exponent);
+      const double angle = static_cast<double>(position) * frequencies[static_cast<std::size_t>(i)];
       const auto element = static_cast<std::size_t>(position * half + i);
       cosine[element] = static_cast<float>(std::cos(angle));
       sine[element] = static_cast<float>(std::sin(angle));

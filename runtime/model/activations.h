@@ -95,11 +95,13 @@ class ActivationMemory {
   // Returns the pointers into the arena, and fills the rotary tables.
   Activations bind(Device& device, const MemoryArena& arena) const;
   std::int64_t head_rows() const { return head_rows_; }
-  std::int64_t norm_slice_elements() const;  // per norm, of slice_gradients; 0 without tensor lanes
+  // Returns the elements of slice_gradients of a norm of `width`; 0 without tensor lanes.
+  std::int64_t norm_slice_elements(std::int64_t width) const;
 
  private:
   struct BlockSlots {
     MemoryPlan::Slot attention_mean, attention_rstd, normed, qkv, attention, lse, mid;
+    MemoryPlan::Slot query_rstd, key_rstd, queries, keys;
     MemoryPlan::Slot feed_forward_mean, feed_forward_rstd, normed_mid, up, active;
   };
   struct MicrobatchSlots {
@@ -107,7 +109,8 @@ class ActivationMemory {
     std::vector<BlockSlots> blocks;
   };
   struct BlockGradientSlots {
-    MemoryPlan::Slot dup, dmid, dqkv, attention_norm_sums, feed_forward_norm_sums;
+    MemoryPlan::Slot dup, dmid, dqkv, attention_norm_sums, feed_forward_norm_sums, query_norm_sums,
+        key_norm_sums;
   };
   struct GradientSlots {
     std::vector<MemoryPlan::Slot> dresidual;
@@ -148,8 +151,9 @@ class ActivationMemory {
   std::vector<MicrobatchSlots> microbatches_;
   std::vector<GradientSlots> gradients_;
   std::vector<MemoryPlan::Slot> input_, doutput_, dinput_;  // rings
-  MemoryPlan::Slot dnormed_, dinner_, delta_, cosine_, sine_, final_mean_, final_rstd_, losses_, dfinal_,
-      softmax_slices_, softmax_rows_, dgathered_, parts_, arrivals_, norm_slices_, unused_norm_gradients_;
+  MemoryPlan::Slot dnormed_, dinner_, dheads_, delta_, cosine_, sine_, final_mean_, final_rstd_, losses_,
+      dfinal_, softmax_slices_, softmax_rows_, dgathered_, parts_, arrivals_, norm_slices_,
+      unused_norm_gradients_;
 };
 
 }  // namespace holdfast::model

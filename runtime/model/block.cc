@@ -1,5 +1,7 @@
 #include "runtime/model/block.h"
 
+#include <array>
+
 #include "kernels/activation.h"
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
@@ -62,8 +64,88 @@ std::int64_t lse_of_slice(const BlockRun& run, int slice) {
   return slice * run.rows() * run.slice.heads;
 }
 
-void attend(const BlockRun& run, const BlockActivations& a) {
+// Heads of queries or of keys: where they are in a row of qkv.
+struct HeadColumns {
+  std::int64_t first = 0, count = 0;
+};
+
+enum class Direction { out_of_qkv, into_qkv };
+
+// Copies the heads of all slices between qkv and memory of their own: (slices, rows x heads, head_size).
+void move_heads(const BlockRun& run, HeadColumns columns, void* qkv_of_slices, void* heads_of_slices,
+                Direction direction) {
+  const std::int64_t stride = run.slice.qkv_width();
+  for (int i = 0; i < run.group.share().count; ++i) {
+    void* const qkv = static_cast<std::byte*>(of_slice(run, qkv_of_slices, i, stride)) +
+                      static_cast<std::size_t>(columns.first) * bytes_of(run.slice.dtype);
+    void* const heads = of_slice(run, heads_of_slices, i, columns.count);
+    const bool out = direction == Direction::out_of_qkv;
+    run.device.launch(CopyRows{.source = out ? qkv : heads,
+                               .target = out ? heads : qkv,
+                               .rows = run.rows(),
+                               .columns = columns.count,
+                               .source_stride = out ? stride : columns.count,
+                               .target_stride = out ? columns.count : stride,
+                               .dtype = run.slice.dtype});
+  }
+}
+
+// A head norm, with what of a block it is about.
+struct HeadNorm {
+  const Norm& norm;
+  HeadColumns columns;
+  void* inputs;  // BlockActivations::queries or keys
+  Norm::Statistics statistics;
+  float* sums;  // of BlockGradients; null forward
+};
+
+std::array<HeadNorm, 2> head_norms(const BlockRun& run, const Block& block, const BlockActivations& a,
+                                   const BlockGradients& g) {
   const ModelSpec& slice = run.slice;
+  return {HeadNorm{.norm = block.query_norm,
+                   .columns = {.first = 0, .count = slice.attention_width()},
+                   .inputs = a.queries,
+                   .statistics = a.query_norm,
+                   .sums = g.query_norm_sums},
+          HeadNorm{.norm = block.key_norm,
+                   .columns = {.first = slice.attention_width(), .count = slice.kv_width()},
+                   .inputs = a.keys,
+                   .statistics = a.key_norm,
+                   .sums = g.key_norm_sums}};
+}
+
+std::int64_t heads_of_rows(const BlockRun& run, const HeadNorm& heads) {
+  return run.group.share().count * run.rows() * heads.columns.count / run.slice.head_size;
+}
+
+// Replaces queries and keys in qkv by their norms. The attention's output is not made yet: its memory holds them on the
+// way.
+void normalise_heads(const BlockRun& run, const Block& block, const BlockActivations& a) {
+  if (!run.slice.has_head_norms) return;
+  for (const HeadNorm& heads : head_norms(run, block, a, {})) {
+    move_heads(run, heads.columns, a.qkv, heads.inputs, Direction::out_of_qkv);
+    heads.norm.forward(run.device, heads.inputs, a.attention, heads.statistics, heads_of_rows(run, heads));
+    move_heads(run, heads.columns, a.qkv, a.attention, Direction::into_qkv);
+  }
+}
+
+// Replaces the gradients of the norms' outputs in dqkv by those of their inputs, by way of scratch.dinner, which
+// attention has read. The backward of weights only adds what the one of inputs has left.
+void normalise_heads_backward(const BlockRun& run, const Block& block, const BlockActivations& a,
+                              const BlockGradients& g, BackwardPass pass) {
+  if (!run.slice.has_head_norms) return;
+  for (const HeadNorm& heads : head_norms(run, block, a, g)) {
+    if (pass.of_inputs()) move_heads(run, heads.columns, g.dqkv, run.scratch.dheads, Direction::out_of_qkv);
+    heads.norm.backward(run.device, run.group.share(), heads.inputs, heads.statistics,
+                        {.dy_NC = run.scratch.dheads, .dx_NC = run.scratch.dinner, .sums = heads.sums},
+                        heads_of_rows(run, heads), pass);
+    if (pass.of_inputs()) move_heads(run, heads.columns, g.dqkv, run.scratch.dinner, Direction::into_qkv);
+  }
+}
+
+void attend(const BlockRun& run, const Block& block, const BlockActivations& a) {
+  const ModelSpec& slice = run.slice;
+  normalise_heads(run, block, a);
   for (int i = 0; i < run.group.share().count; ++i) {
     void* const qkv = of_slice(run, a.qkv, i, slice.qkv_width());
     rotate(run, qkv, /*inverse=*/false);
@@ -136,7 +218,7 @@ Result<const void*> gather_gradient(const BlockRun& run, const void* d_NC) {
 Result<void> attention_forward(const BlockRun& run, const Block& block, const BlockActivations& a) {
   HF_TRY_VOID(gathered_norm(run, block.attention_norm, a.x_NC, a.normed_NC, a.attention_norm));
   block.qkv.forward(run.device, a.normed_NC, a.qkv, run.rows());
-  attend(run, a);
+  attend(run, block, a);
   return block.output.forward(run.device, run.group, run.sums(), a.attention, a.x_NC, a.mid_NC);
 }
 
@@ -200,6 +282,9 @@ Result<void> attention_backward(const BlockRun& run, const Block& block, const B
   TensorGroup::Scatter begun;
   if (pass.of_inputs()) {
     attend_backward(run, a, g.dqkv);
+  }
+  normalise_heads_backward(run, block, a, g, pass);
+  if (pass.of_inputs()) {
     HF_TRY(begun,
            block.qkv.begin_input_gradient(run.device, run.group, run.sums(), g.dqkv, scratch.dnormed_NC));
   }

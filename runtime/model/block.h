@@ -1,5 +1,6 @@
 // One transformer block, forward and backward, written once against the op contracts:
 //   mid = x + output(attention(rotary(qkv(attention_norm(x)))))
+// (with head norms each head of the queries and keys passes query_norm or key_norm before it is rotated)
 //   out = mid + down(activation(up(feed_forward_norm(mid))))
 // Every named tensor is stored once in the model's dtype, so a fused op has to round it there too.
 //
@@ -32,6 +33,7 @@ struct SequencesBT {
 
 struct Block {
   Norm attention_norm, feed_forward_norm;
+  Norm query_norm, key_norm;  // ModelSpec::has_head_norms; as wide as a head
   ColumnLinear qkv, up;
   RowLinear output, down;
 };
@@ -43,7 +45,11 @@ struct BlockActivations {
   Norm::Statistics attention_norm;
   void* normed_NC = nullptr;  // all rows
   // The next three are stored slice after slice; their widths are those of a slice.
-  void* qkv = nullptr;        // (slices, rows, qkv_width), queries and keys already rotated
+  void* qkv = nullptr;  // (slices, rows, qkv_width), queries and keys already rotated
+  // With head norms: their inputs, (slices, rows x heads or kv_heads, head_size), and statistics.
+  void* queries = nullptr;
+  void* keys = nullptr;
+  Norm::Statistics query_norm, key_norm;
   void* attention = nullptr;  // (slices, rows, attention_width)
   float* lse = nullptr;       // (slices, batch, heads, sequence_length)
   void* mid_NC = nullptr;     // own rows
@@ -65,12 +71,15 @@ struct BlockGradients {
   void* din_NC = nullptr;                // own rows; output: gradient of the block's input
   float* attention_norm_sums = nullptr;  // Norm::Gradients::sums
   float* feed_forward_norm_sums = nullptr;
+  float* query_norm_sums = nullptr;
+  float* key_norm_sums = nullptr;
 };
 
 // Memory that blocks share: nothing in it survives one block's forward or backward.
 struct BlockScratch {
   void* dnormed_NC = nullptr;  // own rows; the gradient of a norm's output
   void* dinner = nullptr;  // (slices, rows, attention_width; with SwiGLU the wider of it and feed_forward)
+  void* dheads = nullptr;  // (slices, rows, attention_width); gradients of a head norm's outputs
   float* delta = nullptr;  // (batch, heads of a slice, sequence_length)
   void* dgathered_NC = nullptr;   // gradient of all rows; null where the rank has all rows itself
   SliceSums sums;                 // `rows` is set for each call; null without tensor lanes

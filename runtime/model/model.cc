@@ -77,7 +77,7 @@ void Model::bind(Device& device, const MemoryArena& arena, const BucketPlan& buc
     Norm norm = table.norm(name, branch_end);
     norm.unused_gradients = activations_.unused_norm_gradients;
     norm.slice_gradients = norm_slices;
-    if (norm_slices != nullptr) norm_slices += memory_.norm_slice_elements();
+    if (norm_slices != nullptr) norm_slices += memory_.norm_slice_elements(norm.width);
     return norm;
   };
   for (std::int64_t layer = stage_.part.first_layer; layer < stage_.part.end_layer; ++layer) {
@@ -86,6 +86,10 @@ void Model::bind(Device& device, const MemoryArena& arena, const BucketPlan& buc
     block.attention_norm = norm_of(name + "attention_norm", name + "attention.output");
     block.feed_forward_norm = norm_of(name + "feed_forward_norm", name + "feed_forward.down");
     block.qkv = table.column_linear(name + "attention.qkv");
+    if (spec_.has_head_norms) {
+      block.query_norm = norm_of(name + "attention.query_norm");
+      block.key_norm = norm_of(name + "attention.key_norm");
+    }
     block.output = table.row_linear(name + "attention.output");
     block.up = table.column_linear(name + "feed_forward.up");
     block.down = table.row_linear(name + "feed_forward.down");
@@ -456,6 +460,10 @@ Result<void> Model::block_backward(Device& device, const TokenBatch& batch, int 
   if (is_trained) HF_TRY_VOID(bucket.wait_for_slots(1));
   HF_TRY_VOID(attention_backward(run, block, activations, of_block, options.pass()));
   HF_TRY_VOID(complete(device, block.attention_norm, options));
+  if (spec_.has_head_norms) {
+    HF_TRY_VOID(complete(device, block.query_norm, options));
+    HF_TRY_VOID(complete(device, block.key_norm, options));
+  }
   if (is_trained) bucket.next();
   return {};
 }

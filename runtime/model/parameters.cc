@@ -74,7 +74,7 @@ Norm ParameterTable::norm(const std::string& name, const std::string& branch_end
   Norm norm{.kind = spec_->norm,
             .weight = parameter(name + ".weight"),
             .weight_gradient = gradient(name + ".weight"),
-            .width = spec_->width,
+            .width = static_cast<std::int64_t>(tensor(name + ".weight").shape[0]),
             .epsilon = spec_->norm_epsilon,
             .dtype = spec_->dtype};
   if (const std::string bias = name + ".bias"; contains(bias)) {

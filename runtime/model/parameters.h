@@ -21,7 +21,7 @@ class ParameterTable {
   // Returns the slices here of "<name>.weight" and, if it exists, "<name>.bias".
   ColumnLinear column_linear(const std::string& name) const;
   RowLinear row_linear(const std::string& name) const;
-  // Returns a norm; `branch_end` names the layer that ends the branch which starts with it, if one does.
+  // Returns a norm, as wide as its weight; `branch_end` names the layer that ends the branch which starts with it, if one does.
   Norm norm(const std::string& name, const std::string& branch_end = "") const;
   // Returns the head: its own weight, or the embedding's with the gradient of the tied bucket.
   ColumnLinear head() const;

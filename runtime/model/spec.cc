@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <numbers>
 #include <ranges>
 #include <string_view>
 
@@ -55,10 +56,11 @@ class ParameterList {
     specs_.push_back({.name = std::move(name), .shape = {u64(elements)}, .constant = constant});
   }
   // Split by its outputs: each slice makes its own part of every group of them.
-  void column_linear(const std::string& name, const std::vector<std::uint64_t>& row_groups, float deviation) {
+  void column_linear(const std::string& name, const std::vector<std::uint64_t>& row_groups, float deviation,
+                     bool has_bias) {
     std::uint64_t rows = 0;
     for (const std::uint64_t group : row_groups) rows += group;
-    linear(name, static_cast<std::int64_t>(rows), spec_.width, deviation);
+    linear(name, static_cast<std::int64_t>(rows), spec_.width, deviation, has_bias);
     for (ParameterSpec* parameter = &specs_.back(); parameter->name.starts_with(name + "."); --parameter) {
       parameter->cut = Cut::rows;
       parameter->row_groups = row_groups;
@@ -67,8 +69,8 @@ class ParameterList {
   // Adds a linear layer split by its inputs: each slice computes a part of every output, and the bias belongs
   // to no slice.
   void row_linear(const std::string& name, std::int64_t columns, float deviation) {
-    linear(name, spec_.width, columns, deviation);
-    specs_[specs_.size() - (spec_.biases ? 2 : 1)].cut = Cut::columns;
+    linear(name, spec_.width, columns, deviation, spec_.biases == Biases::all);
+    specs_[specs_.size() - (spec_.biases == Biases::all ? 2 : 1)].cut = Cut::columns;
   }
   void norm(const std::string& name) {
     vector(name + ".weight", spec_.width, 1.0F);
@@ -79,9 +81,10 @@ class ParameterList {
   static constexpr float base_deviation = 0.02F;
 
  private:
-  void linear(const std::string& name, std::int64_t rows, std::int64_t columns, float deviation) {
+  void linear(const std::string& name, std::int64_t rows, std::int64_t columns, float deviation,
+              bool has_bias) {
     matrix(name + ".weight", rows, columns, deviation);
-    if (spec_.biases) vector(name + ".bias", rows, 0.0F);
+    if (has_bias) vector(name + ".bias", rows, 0.0F);
   }
 
   const ModelSpec& spec_;
@@ -137,21 +140,30 @@ std::vector<SliceRun> runs_of_slice(const ParameterSpec& parameter, int slice, i
 ModelSpec make_model_spec(const Config& config) {
   const ModelConfig& model = config.model;
   ModelSpec spec;
-  const bool llama = model.style == "llama";
+  const ModelFamily& family = family_of(model.style);
   spec.layers = model.layers;
   spec.heads = model.heads;
   spec.kv_heads = model.kv_heads;
   spec.width = model.width;
-  spec.head_size = model.width / model.heads;
+  spec.head_size = model.head_size != 0 ? model.head_size : model.width / model.heads;
   spec.feed_forward = model.feed_forward;
   spec.vocabulary = model.vocabulary;
   spec.padded_vocabulary = padded_vocabulary(model);
-  spec.positions = llama ? 0 : (model.positions > 0 ? model.positions : config.training.sequence_length);
-  spec.norm = llama ? NormKind::rms_norm : NormKind::layer_norm;
-  spec.activation = llama ? ActivationKind::swiglu : ActivationKind::gelu;
-  spec.biases = !llama;
+  const std::int64_t positions = model.positions > 0 ? model.positions : config.training.sequence_length;
+  spec.positions = family.is_rotary ? 0 : positions;
+  spec.norm = family.norm;
+  spec.activation = family.activation;
+  spec.biases = family.biases;
+  spec.has_head_norms = family.has_head_norms;
   spec.tied_head = model.head == "tied";
   spec.rope_theta = model.rope_theta;
+  spec.rope_scaling = {.kind = model.rope_scaling == "llama3"   ? RotaryScaling::Kind::llama3
+                               : model.rope_scaling == "linear" ? RotaryScaling::Kind::linear
+                                                                : RotaryScaling::Kind::none,
+                       .factor = model.rope_factor,
+                       .low_factor = model.rope_low_frequency_factor,
+                       .high_factor = model.rope_high_frequency_factor,
+                       .original_positions = static_cast<double>(model.rope_original_positions)};
   spec.norm_epsilon = static_cast<float>(model.norm_epsilon);
   spec.dtype = precision_of(config);
   spec.head_rows = config.training.head_rows;
@@ -160,6 +172,25 @@ ModelSpec make_model_spec(const Config& config) {
   HF_CHECK(freeze.ok(), "{}", freeze.error().message);  // check_config has parsed it
   spec.freeze = std::move(freeze).value();
   return spec;
+}
+
+double rotary_frequency(const ModelSpec& spec, std::int64_t pair) {
+  const double exponent = -2.0 * static_cast<double>(pair) / static_cast<double>(spec.head_size);
+  const double frequency = std::pow(spec.rope_theta, exponent);
+  const RotaryScaling& scaling = spec.rope_scaling;
+  switch (scaling.kind) {
+    case RotaryScaling::Kind::none:
+      return frequency;
+    case RotaryScaling::Kind::linear:
+      return frequency / scaling.factor;
+    case RotaryScaling::Kind::llama3: {
+      const double waves = scaling.original_positions * frequency / (2.0 * std::numbers::pi);
+      const double kept =
+          std::clamp((waves - scaling.low_factor) / (scaling.high_factor - scaling.low_factor), 0.0, 1.0);
+      return (1.0 - kept) * frequency / scaling.factor + kept * frequency;
+    }
+  }
+  return frequency;
 }
 
 ModelSpec ModelSpec::slice() const {
@@ -200,17 +231,22 @@ std::vector<ParameterSpec> parameter_specs(const ModelSpec& spec) {
   // (GPT-2).
   const float base = ParameterList::base_deviation;
   const float residual = base / std::sqrt(2.0F * static_cast<float>(spec.layers));
-  const std::uint64_t queries = u64(spec.attention_width()), keys = u64(spec.kv_heads * spec.head_size);
+  const std::uint64_t queries = u64(spec.attention_width()), keys = u64(spec.kv_width());
   const bool gated = spec.activation == ActivationKind::swiglu;
   const std::vector<std::uint64_t> ups(gated ? 2 : 1, u64(spec.feed_forward));
   list.vocabulary_matrix(tied_weight);
   if (spec.positions > 0) list.matrix("embedding.position.weight", spec.positions, spec.width, base);
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
     list.norm(layer_name(layer, "attention_norm"));
-    list.column_linear(layer_name(layer, "attention.qkv"), {queries, keys, keys}, base);
+    list.column_linear(layer_name(layer, "attention.qkv"), {queries, keys, keys}, base,
+                       spec.biases != Biases::none);
+    if (spec.has_head_norms) {
+      list.vector(layer_name(layer, "attention.query_norm.weight"), spec.head_size, 1.0F);
+      list.vector(layer_name(layer, "attention.key_norm.weight"), spec.head_size, 1.0F);
+    }
     list.row_linear(layer_name(layer, "attention.output"), spec.attention_width(), residual);
     list.norm(layer_name(layer, "feed_forward_norm"));
-    list.column_linear(layer_name(layer, "feed_forward.up"), ups, base);
+    list.column_linear(layer_name(layer, "feed_forward.up"), ups, base, spec.biases == Biases::all);
     list.row_linear(layer_name(layer, "feed_forward.down"), spec.feed_forward, residual);
   }
   list.norm("final_norm");

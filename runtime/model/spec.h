@@ -1,4 +1,4 @@
-// ModelSpec: the shapes of one decoder-only transformer, GPT-2 style or Llama style, and the list of its
+// ModelSpec: the shapes of one decoder-only transformer of a family (runtime/config/model_family.h), and the list of its
 // tensors. Pure data; everything that depends on the model (memory, buckets, names on disk, FLOPs) follows
 // from it.
 #pragma once
@@ -12,18 +12,27 @@
 #include "parallel/group/mesh.h"
 #include "runtime/config/config.h"
 #include "runtime/config/freeze_list.h"
+#include "runtime/config/model_family.h"
 #include "runtime/core/tensor.h"
 
 namespace holdfast::model {
 
-enum class NormKind { layer_norm, rms_norm };
-enum class ActivationKind { gelu, swiglu };
 // Activations that backward computes again instead of finding them in memory (Korthikanti et al. 2022). The
 // choice changes memory and time, never a bit: an op gives the same bits whenever it runs.
 enum class Recompute {
   none,
   selective,  // what is cheap to compute and large: outputs of norms and activation functions
   full,       // everything but the input of each block
+};
+
+// How rotary frequencies are changed for longer contexts.
+struct RotaryScaling {
+  enum class Kind { none, linear, llama3 };
+  Kind kind = Kind::none;
+  double factor = 1.0;  // what frequencies are divided by: all with linear, those of long waves with llama3
+  // llama3: waves of more than original_positions / low_factor tokens are divided in full, those of fewer than
+  // original_positions / high_factor not at all, and those between them in part.
+  double low_factor = 1.0, high_factor = 4.0, original_positions = 0.0;
 };
 
 struct ModelSpec {
@@ -33,9 +42,11 @@ struct ModelSpec {
   std::int64_t positions = 0;          // rows of the learned position table; 0 = rotary
   NormKind norm = NormKind::rms_norm;
   ActivationKind activation = ActivationKind::swiglu;
-  bool biases = false;
+  Biases biases = Biases::none;
+  bool has_head_norms = false;  // RMSNorm of each query and key head before it is rotated
   bool tied_head = false;
   double rope_theta = 10000.0;
+  RotaryScaling rope_scaling = {};
   float norm_epsilon = 1e-5F;
   DType dtype = DType::fp32;   // dtype of the working weights and activations
   std::int64_t head_rows = 0;  // rows of a chunk of the head; 0 = head_chunk_rows() decides as for a CPU
@@ -46,6 +57,7 @@ struct ModelSpec {
 
   std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_size; }
   std::int64_t attention_width() const { return heads * head_size; }
+  std::int64_t kv_width() const { return kv_heads * head_size; }
   std::int64_t up_width() const {
     return activation == ActivationKind::swiglu ? 2 * feed_forward : feed_forward;
   }
@@ -65,6 +77,10 @@ struct ModelPart {
 inline ModelPart whole_model(const ModelSpec& spec) {
   return {.first_layer = 0, .end_layer = spec.layers, .has_embedding = true, .has_head = true};
 }
+
+// Returns the angle by which pair `pair` of a head turns from one position to the next: theta^(-2 pair / head_size),
+// scaled. The scaling of Llama 3 is that of Meta's llama-models (use_scaled_rope), as transformers has it.
+double rotary_frequency(const ModelSpec& spec, std::int64_t pair);
 
 // Makes the spec from a resolved config (resolve_config has filled in every shape).
 ModelSpec make_model_spec(const Config& config);

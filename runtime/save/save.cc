@@ -72,7 +72,7 @@ Result<void> check_same_model(const Config& stored, const Config& wanted, const 
   std::string differences;
   for (const ConfigChange& change : diff_config(stored, wanted)) {
     const bool is_shape = change.key.starts_with("model.") && change.key != "model.preset" &&
-                          change.key != "model.rope_theta" && change.key != "model.norm_epsilon" &&
+                          !change.key.starts_with("model.rope_") && change.key != "model.norm_epsilon" &&
                           change.key != "model.freeze";
     if (is_shape) differences += fmt::format("\n  {}: {} -> {}", change.key, change.before, change.after);
   }

@@ -74,6 +74,7 @@ LinkBytes Workload::link_bytes(int data_rank) const {
   const auto floats = [](std::int64_t count) { return static_cast<std::uint64_t>(count) * sizeof(float); };
   const std::uint64_t widest =
       std::max({floats(own_values), floats(share.count * vectors * spec.width),
+                spec.has_head_norms ? floats(share.count * spec.head_size) : 0,
                 static_cast<std::uint64_t>(share.count * head_rows) * sizeof(SoftmaxStatistics)});
   const int tied = tied_bucket();
   return {

@@ -38,6 +38,30 @@ std::vector<BadPair> shape_table() {
        "run.toml:4:57  error  model.kv_heads = 4 (run.toml:4:57) does not divide model.heads = 6 "
        "(run.toml:4:31): "
        "every key/value head serves the same number of heads"},
+      {"model = { layers = 2, heads = 4, width = 64, rope_factor = 2.0 }\n",
+       {},
+       "run.toml:4:60  error  model.rope_factor = 2.0 (run.toml:4:60) needs a model.rope_scaling, which is "
+       "\"none\": "
+       "say linear or llama3, or leave model.rope_factor out"},
+      {"model = { layers = 2, heads = 4, width = 64, rope_scaling = \"llama3\" }\n",
+       {},
+       "run.toml:4:61  error  model.rope_scaling = \"llama3\" (run.toml:4:61) needs "
+       "model.rope_original_positions: give "
+       "the context that the frequencies were made for, which is 8192 in Llama 3"},
+      {"model = { layers = 2, heads = 4, width = 64, style = \"gpt2\", rope_scaling = \"linear\" }\n",
+       {},
+       "run.toml:4:77  error  model.rope_scaling = \"linear\" (run.toml:4:77) does not go with model.style = "
+       "\"gpt2\" "
+       "(run.toml:4:54), which has no rotary frequencies: leave model.rope_scaling out"},
+      {"model = { layers = 2, heads = 4, width = 64, style = \"gpt2\", head_size = 32 }\n",
+       {},
+       "run.toml:4:74  error  model.head_size = 32 (run.toml:4:74) does not go with model.style = \"gpt2\" "
+       "(run.toml:4:54), whose heads have width / heads channels: leave model.head_size out"},
+      {"model = { layers = 2, heads = 3, width = 64, head_size = 7 }\n",
+       {},
+       "run.toml:4:58  error  model.head_size = 7 (run.toml:4:58) is odd: rotary positions need an even "
+       "number of "
+       "channels"},
       {"model = { layers = 2, heads = 4 }\n",
        {},
        "run.toml  error  model.width is missing: give it, or take all shapes from a model.preset"},

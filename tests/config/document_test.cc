@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <sstream>
+
 #include "runtime/config/option_value.h"
 #include "tests/config/config_fixture.h"
 
@@ -89,11 +91,17 @@ Config all_changed() {
   return config;
 }
 
+// Keys that gpt2, which has model.positions, does not go with.
+bool is_of_rotary_models(std::string_view key) {
+  return key == "model.head_size" || (key.starts_with("model.rope_") && key != "model.rope_theta");
+}
+
 TEST(DumpConfig, LoadsBackToTheSameConfig) {
   const Config config = all_changed();
   for (const Option& option : option_registry()) {
     const bool contradicts = option.key == "model.preset" || option.key == "verdict.preset" ||
-                             option.key == "checkpoint.upload_command" || option.key == "checkpoint.mtbf";
+                             option.key == "checkpoint.upload_command" || option.key == "checkpoint.mtbf" ||
+                             is_of_rotary_models(option.key);
     if (contradicts) continue;
     EXPECT_NE(value_text(option, config), default_text(option))
         << option.key << " is not covered by this test";
@@ -107,6 +115,66 @@ TEST(DumpConfig, LoadsBackToTheSameConfig) {
   EXPECT_DOUBLE_EQ(loaded->config.optimizer.learning_rate, 1.0 / 3.0);
   EXPECT_EQ(loaded->config.data.sources[1].path, config.data.sources[1].path);
   EXPECT_EQ(dump_config(loaded->config), dump_config(config));
+}
+
+TEST(DumpConfig, KeysOfRotaryModelsLoadBack) {
+  Config config = all_changed();
+  config.model.style = "qwen3";
+  config.model.positions = 0;
+  config.model.head_size = 24;
+  config.model.rope_scaling = "llama3";
+  config.model.rope_factor = 8.5;
+  config.model.rope_low_frequency_factor = 1.5;
+  config.model.rope_high_frequency_factor = 4.5;
+  config.model.rope_original_positions = 4096;
+  for (const Option& option : option_registry()) {
+    if (!is_of_rotary_models(option.key)) continue;
+    EXPECT_NE(value_text(option, config), default_text(option)) << option.key;
+  }
+  const auto loaded = load(dump_config(config), {});
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+  EXPECT_EQ(dump_config(loaded->config), dump_config(config));
+}
+
+// What younger keys are at their defaults does not count, so older manifests keep their identity; set, they do.
+TEST(ConfigIdentity, HasTheRotaryScalingWhereThereIsOne) {
+  Config plain = all_changed();
+  plain.model.style = "llama";
+  plain.model.positions = 0;
+  Config scaled = plain;
+  scaled.model.rope_scaling = "llama3";
+  scaled.model.rope_original_positions = 64;
+  EXPECT_NE(config_identity(scaled), config_identity(plain));
+  Config other = scaled;
+  other.model.rope_factor = 9.0;
+  EXPECT_NE(config_identity(other), config_identity(scaled));
+  Config wide = plain;
+  wide.model.head_size = 24;
+  EXPECT_NE(config_identity(wide), config_identity(plain));
+}
+
+// A config of a program that had the preset without its rotary scaling means what that program computed.
+TEST(LoadStoredConfig, APresetFromBeforeRotaryScalingStaysPlain) {
+  Config config = all_changed();
+  config.model = {};
+  config.model.preset = "llama-1b";
+  ASSERT_TRUE(resolve_config(config, 256).ok());
+  std::string older;
+  std::istringstream lines(dump_config(config));
+  for (std::string line; std::getline(lines, line);) {
+    const bool is_younger =
+        line.starts_with("head_size") || (line.starts_with("rope_") && !line.starts_with("rope_theta"));
+    if (!is_younger) older += line + "\n";
+  }
+  const auto loaded = load_stored_config(posix_env(), older, "manifest.json");
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+  EXPECT_EQ(loaded->config.model.preset, "");
+  EXPECT_EQ(loaded->config.model.rope_scaling, "none");
+  EXPECT_EQ(loaded->config.model.layers, 16);
+  const auto today = load_stored_config(posix_env(), dump_config(config), "manifest.json");
+  ASSERT_TRUE(today.ok()) << today.error().message;
+  EXPECT_EQ(today->config.model.preset, "llama-1b");
+  EXPECT_EQ(today->config.model.rope_scaling, "llama3");
 }
 
 TEST(DumpConfig, ResolvedPresetLoadsBack) {
@@ -205,6 +273,7 @@ TEST(ConfigIdentity, FollowsExactlyTheForbiddenKeys) {
   const Config initial;
   for (const Option& option : option_registry()) {
     if (option.type == OptionType::sources || option.key == "model.preset") continue;
+    if (is_of_rotary_models(option.key)) continue;  // HasTheRotaryScalingWhereThereIsOne
     Config one = initial;
     const auto tree = std::get<TomlValue>(parse_toml("value = " + value_text(option, changed)));
     std::vector<ValueProblem> problems;

@@ -237,7 +237,9 @@ TEST(Loader, EveryBadValueHasItsPlaceAndSentence) {
       {"[model]\npreset = \"gpt2-125m\"\n",
        "run.toml:2:10  error  model.preset must be one of gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, "
        "llama-15m, "
-       "llama-110m, llama-1b, llama-3b, llama-8b, got \"gpt2-125m\", did you mean gpt2-124m?"},
+       "llama-110m, llama-1b, llama-3b, llama-8b, qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b, qwen3-0.6b, "
+       "qwen3-1.7b, "
+       "qwen3-4b, qwen3-8b, got \"gpt2-125m\", did you mean gpt2-124m?"},
       {"include = 5\n", "run.toml:1:11  error  include must be a file name or a list of them, got integer 5"},
   };
   for (const BadText& bad : table) {

@@ -59,6 +59,18 @@ TEST(ResolveConfig, PresetFixesShapes) {
   EXPECT_EQ(config.model.head, "tied");
   EXPECT_DOUBLE_EQ(config.model.rope_theta, 500000.0);
   EXPECT_EQ(config.model.preset, "llama-1b");
+  EXPECT_EQ(config.model.rope_scaling, "llama3");
+  EXPECT_DOUBLE_EQ(config.model.rope_factor, 32.0);
+}
+
+TEST(ResolveConfig, TheUsualHeadSizeIsThatOfNone) {
+  Config config = small();
+  config.model.head_size = 25;
+  ASSERT_TRUE(resolve_config(config, 256).ok());
+  EXPECT_EQ(config.model.head_size, 0);
+  config.model.head_size = 26;
+  ASSERT_TRUE(resolve_config(config, 256).ok());
+  EXPECT_EQ(config.model.head_size, 26);
 }
 
 TEST(ResolveConfig, GivenValuesStay) {

@@ -48,19 +48,36 @@ MODELS = {
     "llama_tied": {"style": "llama", "layers": 1, "heads": 2, "kv_heads": 2, "width": 32, "feed_forward": 48,
                    "vocabulary": 64, "positions": 0, "head": "tied", "norm_epsilon": 1e-6, "rope_theta": 500000.0,
                    "batch": 3, "sequence_length": 17, "gradient_clip": 3.5, "seed": 3, "ignore_every": 5},
+    # Of the eight frequencies of a head, some are kept, one is divided in part and the others in full.
+    "llama3": {"style": "llama", "layers": 2, "heads": 4, "kv_heads": 2, "width": 64, "feed_forward": 96,
+               "vocabulary": 97, "positions": 0, "head": "tied", "norm_epsilon": 1e-5, "rope_theta": 500.0,
+               "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                "original_max_position_embeddings": 40},
+               "batch": 2, "sequence_length": 48, "gradient_clip": 8.0, "seed": 4},
+    "qwen2": {"style": "qwen2", "layers": 2, "heads": 6, "kv_heads": 2, "width": 72, "feed_forward": 96,
+              "vocabulary": 97, "positions": 0, "head": "tied", "norm_epsilon": 1e-6, "rope_theta": 10000.0,
+              "rope_scaling": {"rope_type": "linear", "factor": 2.5},
+              "batch": 2, "sequence_length": 24, "gradient_clip": 11.5, "seed": 5},
+    "qwen3": {"style": "qwen3", "layers": 2, "heads": 4, "kv_heads": 2, "head_size": 24, "width": 56,
+              "feed_forward": 96, "vocabulary": 97, "positions": 0, "head": "untied", "norm_epsilon": 1e-6,
+              "rope_theta": 1000000.0, "batch": 2, "sequence_length": 24, "gradient_clip": 4.2, "seed": 6},
 }
+
+
+def head_size_of(model):
+    return model.get("head_size", model["width"] // model["heads"])
 
 
 def parameter_shapes(model):
     """Shapes by name, in forward order."""
     gpt2 = model["style"] == "gpt2"
     width, feed_forward = model["width"], model["feed_forward"]
-    head_size = width // model["heads"]
+    head_size = head_size_of(model)
     shapes = {"embedding.token.weight": (model["vocabulary"], width)}
 
-    def linear(name, outputs, inputs):
+    def linear(name, outputs, inputs, bias=gpt2):
         shapes[name + ".weight"] = (outputs, inputs)
-        if gpt2:
+        if bias:
             shapes[name + ".bias"] = (outputs,)
 
     def norm(name):
@@ -73,8 +90,11 @@ def parameter_shapes(model):
     for layer in range(model["layers"]):
         prefix = f"layers.{layer}."
         norm(prefix + "attention_norm")
-        linear(prefix + "attention.qkv", (model["heads"] + 2 * model["kv_heads"]) * head_size, width)
-        linear(prefix + "attention.output", width, width)
+        linear(prefix + "attention.qkv", (model["heads"] + 2 * model["kv_heads"]) * head_size, width,
+               bias=model["style"] in ("gpt2", "qwen2"))
+        if model["style"] == "qwen3":
+            shapes[prefix + "attention.query_norm.weight"] = shapes[prefix + "attention.key_norm.weight"] = (head_size,)
+        linear(prefix + "attention.output", width, model["heads"] * head_size)
         norm(prefix + "feed_forward_norm")
         linear(prefix + "feed_forward.up", feed_forward if gpt2 else 2 * feed_forward, width)
         linear(prefix + "feed_forward.down", width, feed_forward)
@@ -121,10 +141,32 @@ def linear(weights, name, x):
     return F.linear(x, weights[name + ".weight"], weights.get(name + ".bias"))
 
 
-def rotate(x, theta):
+def scaled(frequencies, scaling):
+    """As "Extending the RoPE" of the Llama 3.1 release has it, frequency by frequency."""
+    if scaling is None:
+        return frequencies
+    if scaling["rope_type"] == "linear":
+        return frequencies / scaling["factor"]
+    result = []
+    for frequency in frequencies.tolist():
+        wave = 2 * math.pi / frequency
+        longest = scaling["original_max_position_embeddings"] / scaling["low_freq_factor"]
+        shortest = scaling["original_max_position_embeddings"] / scaling["high_freq_factor"]
+        if wave > longest:
+            frequency /= scaling["factor"]
+        elif wave >= shortest:
+            smooth = (scaling["original_max_position_embeddings"] / wave - scaling["low_freq_factor"]) / (
+                scaling["high_freq_factor"] - scaling["low_freq_factor"])
+            frequency = (1 - smooth) * frequency / scaling["factor"] + smooth * frequency
+        result.append(frequency)
+    return torch.tensor(result, dtype=torch.float64)
+
+
+def rotate(x, model):
     """x_BHTD; the convention of Hugging Face's Llama: rotate_half."""
     length, head_size = x.shape[-2], x.shape[-1]
-    frequencies = theta ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
+    frequencies = model["rope_theta"] ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
+    frequencies = scaled(frequencies, model.get("rope_scaling"))
     angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies)
     angles = torch.cat((angles, angles), dim=-1)
     first, second = x.chunk(2, dim=-1)
@@ -133,15 +175,17 @@ def rotate(x, theta):
 
 def attention(weights, name, x, model):
     batch, length, width = x.shape
-    heads, kv_heads, head_size = model["heads"], model["kv_heads"], width // model["heads"]
+    heads, kv_heads, head_size = model["heads"], model["kv_heads"], head_size_of(model)
     qkv = linear(weights, name + ".qkv", x)
     q, k, v = qkv.split((heads * head_size, kv_heads * head_size, kv_heads * head_size), dim=-1)
     q, k, v = (part.view(batch, length, -1, head_size).transpose(1, 2) for part in (q, k, v))
+    if model["style"] == "qwen3":
+        q, k = norm(weights, name + ".query_norm", q, model), norm(weights, name + ".key_norm", k, model)
     if not model["positions"]:
-        q, k = rotate(q, model["rope_theta"]), rotate(k, model["rope_theta"])
+        q, k = rotate(q, model), rotate(k, model)
     k, v = (part.repeat_interleave(heads // kv_heads, dim=1) for part in (k, v))
     out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return linear(weights, name + ".output", out.transpose(1, 2).reshape(batch, length, width))
+    return linear(weights, name + ".output", out.transpose(1, 2).reshape(batch, length, heads * head_size))
 
 
 def feed_forward(weights, name, x, model):
@@ -245,7 +289,7 @@ def check_transformers(name, model, tensors):
     import transformers
 
     weights = initial_weights(model)
-    head_size = model["width"] // model["heads"]
+    head_size = head_size_of(model)
     common = {"vocab_size": model["vocabulary"], "tie_word_embeddings": model["head"] == "tied", "bos_token_id": 0,
               "eos_token_id": 0}
     state = {}
@@ -266,19 +310,28 @@ def check_transformers(name, model, tensors):
             state[f"{prefix}{names[part]}.{kind}"] = value
         state["lm_head.weight"] = weights["embedding.token.weight"]
     else:
-        module = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        module_class, config_class = {
+            "llama": (transformers.LlamaForCausalLM, transformers.LlamaConfig),
+            "qwen2": (transformers.Qwen2ForCausalLM, transformers.Qwen2Config),
+            "qwen3": (transformers.Qwen3ForCausalLM, transformers.Qwen3Config)}[model["style"]]
+        rope = model.get("rope_scaling", {"rope_type": "default"})
+        module = module_class(config_class(
             hidden_size=model["width"], intermediate_size=model["feed_forward"], num_hidden_layers=model["layers"],
             num_attention_heads=model["heads"], num_key_value_heads=model["kv_heads"],
-            rms_norm_eps=model["norm_epsilon"], rope_theta=model["rope_theta"],
-            rope_parameters={"rope_type": "default", "rope_theta": model["rope_theta"]}, **common))
+            rms_norm_eps=model["norm_epsilon"], rope_theta=model["rope_theta"], head_dim=head_size,
+            max_position_embeddings=512, rope_parameters=rope | {"rope_theta": model["rope_theta"]}, **common))
         state["model.embed_tokens.weight"] = weights["embedding.token.weight"]
         state["model.norm.weight"] = weights["final_norm.weight"]
         state["lm_head.weight"] = weights.get("head.weight", weights["embedding.token.weight"])
         for layer in range(model["layers"]):
             ours, theirs = f"layers.{layer}.", f"model.layers.{layer}."
             sizes = [heads * head_size for heads in (model["heads"], model["kv_heads"], model["kv_heads"])]
-            for part, value in zip("qkv", weights[ours + "attention.qkv.weight"].split(sizes)):
-                state[f"{theirs}self_attn.{part}_proj.weight"] = value
+            for kind in ("weight", "bias") if model["style"] == "qwen2" else ("weight",):
+                for part, value in zip("qkv", weights[f"{ours}attention.qkv.{kind}"].split(sizes)):
+                    state[f"{theirs}self_attn.{part}_proj.{kind}"] = value
+            if model["style"] == "qwen3":
+                state[theirs + "self_attn.q_norm.weight"] = weights[ours + "attention.query_norm.weight"]
+                state[theirs + "self_attn.k_norm.weight"] = weights[ours + "attention.key_norm.weight"]
             state[theirs + "self_attn.o_proj.weight"] = weights[ours + "attention.output.weight"]
             gate, up = weights[ours + "feed_forward.up.weight"].chunk(2)
             state[theirs + "mlp.gate_proj.weight"], state[theirs + "mlp.up_proj.weight"] = gate, up

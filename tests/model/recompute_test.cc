@@ -24,7 +24,7 @@ ModelSpec spec_of(const std::string& style, const std::string& precision, std::i
                   .style = style,
                   .layers = layers,
                   .heads = 4,
-                  .kv_heads = style == "llama" ? 2 : 4,
+                  .kv_heads = style == "gpt2" ? 4 : 2,
                   .width = 96,
                   .feed_forward = 208,
                   .vocabulary = 150,
@@ -94,7 +94,7 @@ TEST_P(RecomputeTest, ComputesAgainWhatWasNotKeptAndNothingElse) {
     rig.set_tokens(random_tokens(shape.rows(), 150, 1), random_tokens(shape.rows(), 150, 2));
     rig.forward_backward({.gradient_scale = 1.0F / 63.0F});
   }
-  const bool llama = spec(layers).norm == NormKind::rms_norm;
+  const bool llama = spec(layers).norm == NormKind::rms_norm, head_norms = spec(layers).has_head_norms;
   const OpId norm = llama ? OpId::rmsnorm_forward : OpId::layernorm_forward;
   const OpId activation = llama ? OpId::swiglu_forward : OpId::gelu_forward;
   std::map<OpId, int> selective = launches[Recompute::none];
@@ -105,6 +105,10 @@ TEST_P(RecomputeTest, ComputesAgainWhatWasNotKeptAndNothingElse) {
   full[OpId::matmul] += 3 * (layers - 1);  // qkv, output, up; the block's output is not needed
   full[OpId::attention_forward] += layers - 1;
   if (llama) full[OpId::rotary] += layers - 1;
+  if (head_norms) {
+    full[norm] += 2 * (layers - 1);
+    full[OpId::copy_rows] += 4 * (layers - 1);
+  }
   EXPECT_EQ(launches[Recompute::full], full);
 }
 
@@ -122,7 +126,8 @@ TEST_P(RecomputeTest, ALayerCostsWhatItKeeps) {
   const std::int64_t costly = ((llama ? 2 : 3) * 96 + 96 + 96 +  // qkv, attention, mid
                                (llama ? 2 : 1) * 208) *
                                   element +
-                              (4 + 4) * 4;  // up; statistics, logsumexp
+                              (4 + 4) * 4 +  // up; statistics, logsumexp
+                              (model.has_head_norms ? (96 + 48) * element + (4 + 2) * 4 : 0);
   const std::map<Recompute, std::int64_t> row_bytes = {{Recompute::none, stream + cheap + costly},
                                                        {Recompute::selective, stream + costly},
                                                        {Recompute::full, stream}};
@@ -144,7 +149,8 @@ TEST_P(RecomputeTest, ForwardOnlyKeepsNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, RecomputeTest,
-                         testing::Combine(testing::Values("gpt2", "llama"), testing::Values("fp32", "bf16")),
+                         testing::Combine(testing::Values("gpt2", "llama", "qwen3"),
+                                          testing::Values("fp32", "bf16")),
                          [](const auto& test) {
                            return fmt::format("{}_{}", std::get<0>(test.param), std::get<1>(test.param));
                          });

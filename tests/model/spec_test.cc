@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -43,18 +45,77 @@ TEST(ModelSpec, StylesFromConfig) {
   EXPECT_EQ(gpt2.positions, 20);
   EXPECT_EQ(gpt2.norm, NormKind::layer_norm);
   EXPECT_EQ(gpt2.activation, ActivationKind::gelu);
-  EXPECT_TRUE(gpt2.biases);
+  EXPECT_EQ(gpt2.biases, Biases::all);
   EXPECT_TRUE(gpt2.tied_head);
   EXPECT_EQ(gpt2.up_width(), 48);
   const ModelSpec llama = tiny_spec("llama", "untied");
   EXPECT_EQ(llama.positions, 0);
   EXPECT_EQ(llama.norm, NormKind::rms_norm);
   EXPECT_EQ(llama.activation, ActivationKind::swiglu);
-  EXPECT_FALSE(llama.biases);
+  EXPECT_EQ(llama.biases, Biases::none);
   EXPECT_FALSE(llama.tied_head);
   EXPECT_EQ(llama.up_width(), 96);
   EXPECT_EQ(llama.head_size, 8);
   EXPECT_EQ(llama.qkv_width(), 64);
+}
+
+TEST(ModelSpec, FamiliesDifferInWhatABlockHas) {
+  const auto has = [](const ModelSpec& spec, const std::string& name) {
+    const std::vector<ParameterSpec> parameters = parameter_specs(spec);
+    return std::ranges::find(parameters, name, &ParameterSpec::name) != parameters.end();
+  };
+  for (const ModelFamily& family : model_families()) {
+    const ModelSpec spec = tiny_spec(std::string(family.style), "untied");
+    EXPECT_EQ(has(spec, "layers.0.attention.qkv.bias"), family.biases != Biases::none) << family.style;
+    EXPECT_EQ(has(spec, "layers.0.attention.output.bias"), family.biases == Biases::all) << family.style;
+    EXPECT_EQ(has(spec, "layers.1.attention.query_norm.weight"), family.has_head_norms) << family.style;
+    EXPECT_EQ(has(spec, "embedding.position.weight"), !family.is_rotary) << family.style;
+  }
+}
+
+TEST(ModelSpec, HeadsOfASizeOfTheirOwn) {
+  Config config;
+  config.model = {.preset = "",
+                  .style = "qwen3",
+                  .layers = 1,
+                  .heads = 4,
+                  .kv_heads = 2,
+                  .head_size = 24,
+                  .width = 32,
+                  .feed_forward = 48,
+                  .vocabulary = 64,
+                  .head = "tied"};
+  const ModelSpec spec = make_model_spec(config);
+  EXPECT_EQ(spec.attention_width(), 96);
+  std::map<std::string, std::vector<std::uint64_t>> shapes;
+  for (const ParameterSpec& parameter : parameter_specs(spec)) shapes[parameter.name] = parameter.shape;
+  EXPECT_THAT(shapes["layers.0.attention.qkv.weight"], testing::ElementsAre(192, 32));
+  EXPECT_THAT(shapes["layers.0.attention.output.weight"], testing::ElementsAre(32, 96));
+  EXPECT_THAT(shapes["layers.0.attention.query_norm.weight"], testing::ElementsAre(24));
+}
+
+// The frequencies of Llama 3.1 8B, from the two ends and both sides of the two borders. Computed from the description in
+// Meta's llama-models (use_scaled_rope) by hand: waves of 8192 / 4 tokens and of 8192 are the borders.
+TEST(RotaryFrequency, Llama3DividesLongWavesOnly) {
+  ModelSpec spec = preset_spec("llama-8b"), plain = spec;
+  plain.rope_scaling = {};
+  const auto share = [&](std::int64_t pair) {
+    return rotary_frequency(spec, pair) / rotary_frequency(plain, pair);
+  };
+  const auto wave = [&](std::int64_t pair) { return 2.0 * 3.14159265358979 / rotary_frequency(plain, pair); };
+  for (std::int64_t pair = 0; pair < 64; ++pair) {
+    const double length = wave(pair);
+    if (2048.0 <= length && length <= 8192.0) continue;
+    EXPECT_DOUBLE_EQ(share(pair), length < 2048.0 ? 1.0 : 0.125) << pair;
+  }
+  EXPECT_LT(wave(28), 2048.0);
+  EXPECT_GT(wave(35), 8192.0);
+  const double kept = (8192.0 / wave(30) - 1.0) / 3.0;
+  EXPECT_GT(kept, 0.0);
+  EXPECT_LT(kept, 1.0);
+  EXPECT_NEAR(share(30), kept + (1.0 - kept) / 8.0, 1e-12);
+  spec.rope_scaling = {.kind = RotaryScaling::Kind::linear, .factor = 3.0};
+  EXPECT_DOUBLE_EQ(share(5), 1.0 / 3.0);
 }
 
 TEST(ModelSpec, VocabularyIsPaddedButNotCounted) {
@@ -163,7 +224,7 @@ TEST(StateBytes, FrozenTensorsHaveNoMoments) {
 
 // So that the flat buffer lies in forward order and a rank can be handed any part of it.
 TEST(BackwardBuckets, BackwardsTheyListEveryTensorInForwardOrder) {
-  for (const char* style : {"gpt2", "llama"}) {
+  for (const char* style : {"gpt2", "llama", "qwen2", "qwen3"}) {
     for (const char* head : {"tied", "untied"}) {
       const ModelSpec spec = tiny_spec(style, head);
       const BucketPlan plan(backward_buckets(spec), 1);

@@ -58,6 +58,7 @@ class Golden {
                     .layers = model().at("layers"),
                     .heads = model().at("heads"),
                     .kv_heads = model().at("kv_heads"),
+                    .head_size = model().value("head_size", 0),
                     .width = model().at("width"),
                     .feed_forward = model().at("feed_forward"),
                     .vocabulary = model().at("vocabulary"),
@@ -65,6 +66,7 @@ class Golden {
                     .positions = model().at("positions"),
                     .rope_theta = model().value("rope_theta", 0.0),
                     .norm_epsilon = model().at("norm_epsilon")};
+    if (model().contains("rope_scaling")) read_scaling(model().at("rope_scaling"), config.model);
     config.training.steps = steps();
     config.training.sequence_length = sequence_length();
     config.training.microbatch_size = batch();
@@ -84,6 +86,14 @@ class Golden {
   }
 
  private:
+  static void read_scaling(const Json& scaling, ModelConfig& model) {
+    model.rope_scaling = scaling.at("rope_type").text();
+    model.rope_factor = scaling.at("factor");
+    if (model.rope_scaling != "llama3") return;
+    model.rope_low_frequency_factor = scaling.at("low_freq_factor");
+    model.rope_high_frequency_factor = scaling.at("high_freq_factor");
+    model.rope_original_positions = scaling.at("original_max_position_embeddings");
+  }
   template <typename T>
   std::vector<T> read(const std::string& name, const std::string& dtype) const {
     const Json& entry = entries_.at(name);

@@ -98,6 +98,42 @@ class BitsTest(unittest.TestCase):
         changing.start(4, overrides=["--parallel.tensor=2"]).expect_exit(0)
         self.assertEqual(changing.digest(), reference)
 
+    def test_layouts_of_the_families(self):
+        """What blocks of Qwen2 and Qwen3 have that those of Llama have not, under scaled frequencies: the same bits in data, tensor and
+        pipeline parallelism, with split backwards, sharded gradients and recompute, and over a stop."""
+        common = ["--model.layers=2", "--model.heads=4", "--model.width=32", "--parallel.tensor_lanes=2", "--training.steps=8",
+                  "--optimizer.warmup_steps=2", "--training.microbatches_per_lane=2"]
+        families = {
+            "qwen2": ["--model.style=qwen2", "--model.kv_heads=2", "--model.head=tied", "--model.rope_scaling=linear",
+                      "--model.rope_factor=2"],
+            "qwen3": ["--model.style=qwen3", "--model.kv_heads=2", "--model.head_size=12", "--model.rope_scaling=llama3",
+                      "--model.rope_factor=8", "--model.rope_original_positions=24"]}
+        layouts = {"t2": (2, ["--parallel.tensor=2", "--training.recompute=full"]),
+                   "d2p2": (4, ["--parallel.pipeline=2", "--parallel.pipeline_schedule=zero_bubble", "--training.recompute=selective"]),
+                   "p2t2": (4, ["--parallel.tensor=2", "--parallel.pipeline=2", "--optimizer.shard_gradients=true"])}
+        digests = set()
+        for family, model in families.items():
+            reference = harness.reference_digest(self.scene, [*common, *model], family)
+            digests.add(reference)
+            for name, (ranks, overrides) in layouts.items():
+                with self.subTest(family=family, layout=name):
+                    run = self.scene.run(f"{family}-{name}", [*common, *model])
+                    run.start(ranks, overrides=overrides).expect_exit(0)
+                    self.assertEqual(run.digest(), reference)
+            changing = self.scene.run(f"{family}-changing", [*common, *model])
+            self.stop_at(changing, 3, *layouts["t2"])
+            changing.start(2).expect_exit(0)
+            self.assertEqual(changing.digest(), reference)
+        self.assertEqual(len(digests), 2)
+
+    def test_another_rotary_scaling_is_refused(self):
+        run = self.scene.run("rotary", ["--training.steps=6"])
+        run.start(1).expect_exit(0)
+        start = run.start(1, overrides=["--model.rope_scaling=linear", "--model.rope_factor=4", "--training.steps=7"])
+        start.expect_exit(2)
+        for says in ('model.rope_scaling: "none" -> "linear"', "model.rope_factor: 1.0 -> 4.0"):
+            self.assertIn(says, start.output())
+
     def test_two_threads(self):
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):

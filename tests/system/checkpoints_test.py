@@ -345,6 +345,70 @@ class CheckpointsTest(unittest.TestCase):
     def test_import_of_a_tied_llama(self):
         self.check_foreign(*foreign_model.random_llama(tied=True, kv_heads=4))
 
+    def check_config_comes_back(self, config, *keys):
+        back = foreign_model.read_folder(self.path("back"))[1]
+        for key in ("model_type", "num_key_value_heads", "rope_theta", "rope_scaling", *keys):
+            self.assertEqual(back.get(key), config.get(key), key)
+        return back
+
+    def test_import_of_a_llama_3(self):
+        """Frequencies on both sides of both borders, within the 24 tokens of a window."""
+        scaling = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                   "original_max_position_embeddings": 30}
+        tensors, config = foreign_model.random_llama(heads=2, width=24, tied=True, rope_scaling=scaling)
+        imported = self.check_foreign(tensors, config, length=24)
+        parameters = self.check_config_comes_back(config)["rope_parameters"]
+        self.assertEqual(parameters, scaling | {"rope_theta": 500.0}, "for transformers 5")
+        shard, plain = self.path("tokens.bin"), self.path("plain")
+        harness.program_output("import", self.path("theirs"), plain, "--rope-scaling=drop")
+        self.assertGreater(abs(self.loss(plain, shard, 24) - self.loss(imported, shard, 24)), 1e-4, "it is another model")
+
+    def test_import_of_linear_frequencies(self):
+        tensors, config = foreign_model.random_llama(rope_scaling={"rope_type": "linear", "factor": 2.5})
+        self.check_foreign(tensors, config, length=16)
+        self.check_config_comes_back(config)
+
+    def test_import_of_a_qwen2(self):
+        tensors, config = foreign_model.random_llama(kind="qwen2", tied=True, use_sliding_window=False, sliding_window=4)
+        self.check_foreign(tensors, config)
+        self.check_config_comes_back(config)
+
+    def test_import_of_a_qwen3(self):
+        """Heads of 10 channels in a model whose width is 16."""
+        tensors, config = foreign_model.random_llama(kind="qwen3", head=10, attention_bias=False)
+        imported = self.check_foreign(tensors, config)
+        self.check_config_comes_back(config, "head_dim")
+        toml = harness.program_output("import", self.path("theirs"), self.path("again"))
+        for line in ('style = "qwen3"', "head_size = 10", "width = 16"):
+            self.assertIn(f"\n{line}\n", toml)
+        self.assertIn("attention.query_norm.weight", str(json_of("inspect", imported)["tensors"]))
+
+    def test_import_of_a_mistral(self):
+        tensors, config = foreign_model.random_llama(kind="mistral", head=6)
+        self.check_foreign(tensors, config)
+        self.check_config_comes_back(config, "head_dim", "sliding_window")
+
+    def test_what_is_not_computed_is_refused(self):
+        yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+        for kind, more, says in (
+                ("llama", {"rope_scaling": yarn}, 'rope_scaling scales rotary frequencies by "yarn"; this runtime computes "llama3" and "linear"'),
+                ("llama", {"rope_scaling": yarn | {"rope_type": "dynamic"}}, 'by "dynamic"'),
+                ("qwen3", {"rope_parameters": yarn | {"rope_type": "longrope"}}, 'rope_parameters scales rotary frequencies by "longrope"'),
+                ("llama", {"rope_scaling": {"rope_type": "linear"}}, "factor = null"),
+                ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "original_max_position_embeddings is missing"),
+                ("llama", {"attention_bias": True}, "attention_bias = true"),
+                ("qwen2", {"use_sliding_window": True}, "use_sliding_window = true"),
+                ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types = array"),
+                ("mistral", {"sliding_window": 4096}, "sliding_window = 4096"),
+                ("gemma", {}, 'model_type is "gemma"; the models that can be imported are llama, gpt2, qwen2, qwen3, mistral')):
+            with self.subTest(kind=kind, more=more):
+                tensors, config = foreign_model.random_llama(kind=kind, **more)
+                folder = foreign_model.write_folder(self.path(f"refused-{says}"), tensors, config)
+                done = harness.call_program("import", folder, self.path("imported"))
+                self.assertEqual(done.returncode, 4, done.stdout)
+                self.assertIn(says, done.stdout)
+                self.assertFalse(self.path("imported").exists())
+
     def test_import_of_types_and_names_as_the_hub_has_them(self):
         """GPT-2 without the first part of the names, with masks beside the weights; tensors of three types."""
         tensors, config = foreign_model.random_gpt2()

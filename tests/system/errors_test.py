@@ -1424,7 +1424,7 @@ class Errors(unittest.TestCase):
         self.expect_refused_import()
 
     def test_import_rope_scaling(self):
-        self.foreign(rope_scaling={"rope_type": "llama3", "factor": 8.0})
+        self.foreign(rope_scaling={"rope_type": "yarn", "factor": 8.0})
         self.expect_refused_import()
         self.assertEqual(self.holdfast("import", "theirs", "imported", "--rope-scaling", "drop").returncode, 0)
 

@@ -1,5 +1,6 @@
 """Models of other programs, written and read without any of holdfast's code: safetensors and llm.c files, and what
-transformers' GPT2LMHeadModel and LlamaForCausalLM compute, in plain Python and double precision. Tiny models only."""
+transformers' GPT2LMHeadModel and LlamaForCausalLM compute (and the classes of Qwen2, Qwen3 and Mistral), in plain Python and
+double precision. Tiny models only."""
 import json
 import math
 import random
@@ -130,9 +131,9 @@ def random_gpt2(layers=2, heads=2, width=8, vocabulary=70, positions=16):
     return tensors, config
 
 
-def random_llama(layers=2, heads=4, kv_heads=2, width=16, feed_forward=24, vocabulary=70, tied=False):
-    """(tensors of a LlamaForCausalLM, config.json)."""
-    draw, tensors, head = random.Random(6), {}, width // heads
+def random_llama(layers=2, heads=4, kv_heads=2, width=16, feed_forward=24, vocabulary=70, tied=False, kind="llama", head=None, **more):
+    """(tensors of a LlamaForCausalLM, or of the class of another `kind`, config.json with what `more` says)."""
+    draw, tensors, head = random.Random(6), {}, head or width // heads
 
     def add(name, *shape, **more):
         tensors[name] = random_tensor(draw, shape, **more)
@@ -145,15 +146,46 @@ def random_llama(layers=2, heads=4, kv_heads=2, width=16, feed_forward=24, vocab
                                     ("mlp.gate_proj", feed_forward, width), ("mlp.up_proj", feed_forward, width),
                                     ("mlp.down_proj", width, feed_forward)):
             add(f"{prefix}.{name}.weight", rows, columns)
+            if kind == "qwen2" and name[-6:] in ("q_proj", "k_proj", "v_proj"):
+                add(f"{prefix}.{name}.bias", rows)
+        if kind == "qwen3":
+            add(f"{prefix}.self_attn.q_norm.weight", head, mean=1.0)
+            add(f"{prefix}.self_attn.k_norm.weight", head, mean=1.0)
         add(f"{prefix}.input_layernorm.weight", width, mean=1.0)
         add(f"{prefix}.post_attention_layernorm.weight", width, mean=1.0)
     add("model.norm.weight", width, mean=1.0)
     if not tied:
         add("lm_head.weight", vocabulary, width)
-    config = {"model_type": "llama", "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
+    config = {"model_type": kind, "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
               "hidden_size": width, "intermediate_size": feed_forward, "vocab_size": vocabulary, "rms_norm_eps": 1e-6,
               "max_position_embeddings": 64, "rope_theta": 500.0, "hidden_act": "silu", "tie_word_embeddings": tied}
-    return tensors, config
+    if head != width // heads or kind == "qwen3":
+        config["head_dim"] = head
+    if kind == "mistral":
+        config["sliding_window"] = None
+    return tensors, config | more
+
+
+def frequencies_of(config, head):
+    """Of the pairs of a head, as transformers' modeling_rope_utils.py has them."""
+    plain = [config["rope_theta"] ** (-2 * i / head) for i in range(head // 2)]
+    scaling = config.get("rope_scaling")
+    if scaling is None:
+        return plain
+    factor = scaling["factor"]
+    if scaling["rope_type"] == "linear":
+        return [frequency / factor for frequency in plain]
+    low, high, old = scaling["low_freq_factor"], scaling["high_freq_factor"], scaling["original_max_position_embeddings"]
+    scaled = []
+    for frequency in plain:
+        wave = 2 * math.pi / frequency
+        smooth = (old / wave - low) / (high - low)
+        if wave > old / low:
+            frequency /= factor
+        elif wave >= old / high:
+            frequency = (1 - smooth) * frequency / factor + smooth * frequency
+        scaled.append(frequency)
+    return scaled
 
 
 def dot(a, b):
@@ -218,7 +250,8 @@ def gpt2_logits(tensors, config, tokens):
 
 def llama_logits(tensors, config, tokens):
     heads, kv_heads, epsilon = config["num_attention_heads"], config["num_key_value_heads"], config["rms_norm_eps"]
-    head = config["hidden_size"] // heads
+    head = config.get("head_dim") or config["hidden_size"] // heads
+    frequencies = frequencies_of(config, head)
     rows = {name: tensor.rows() for name, tensor in tensors.items() if len(tensor.shape) == 2}
 
     def norm(name, x):
@@ -230,7 +263,7 @@ def llama_logits(tensors, config, tokens):
         result = []
         for begin in range(0, len(x), head):
             first, second = x[begin:begin + head // 2], x[begin + head // 2:begin + head]
-            angles = [position * config["rope_theta"] ** (-2 * i / head) for i in range(head // 2)]
+            angles = [position * frequency for frequency in frequencies]
             result += [a * math.cos(w) - b * math.sin(w) for a, b, w in zip(first, second, angles)]
             result += [b * math.cos(w) + a * math.sin(w) for a, b, w in zip(first, second, angles)]
         return result
@@ -238,12 +271,20 @@ def llama_logits(tensors, config, tokens):
     def silu(x):
         return x / (1 + math.exp(-x))
 
+    def projected(name, x):
+        """One of queries, keys and values, with what Qwen2 adds to it and what Qwen3 does to each head."""
+        bias = tensors.get(f"{name}_proj.bias")
+        y = linear(rows[f"{name}_proj.weight"], x, bias and bias.values)
+        if f"{name}_norm.weight" in tensors:
+            y = [value for begin in range(0, len(y), head) for value in norm(f"{name}_norm", y[begin:begin + head])]
+        return y
+
     embedding = rows["model.embed_tokens.weight"]
     xs = [embedding[token] for token in tokens]
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}"
         inputs = [norm(f"{prefix}.input_layernorm", x) for x in xs]
-        q, k, v = ([linear(rows[f"{prefix}.self_attn.{part}_proj.weight"], x) for x in inputs] for part in "qkv")
+        q, k, v = ([projected(f"{prefix}.self_attn.{part}", x) for x in inputs] for part in "qkv")
         mixed = attention([rotate(y, t) for t, y in enumerate(q)], [rotate(y, t) for t, y in enumerate(k)], v, heads, kv_heads)
         xs = [add(x, linear(rows[f"{prefix}.self_attn.o_proj.weight"], y)) for x, y in zip(xs, mixed)]
         for t, x in enumerate(xs):

@@ -126,6 +126,19 @@ TEST_F(EmulatedGpu, SlicesGiveTheSameBitsOnAnyRanks) {
   }
 }
 
+TEST_F(EmulatedGpu, NormsOfHeadsGiveTheSameBitsOnAnyRanks) {
+  const std::vector<std::string> what = {"model.style=qwen3",         "model.head_size=12",
+                                         "model.rope_scaling=llama3", "model.rope_factor=4",
+                                         "parallel.tensor_lanes=2",   "model.rope_original_positions=16",
+                                         "training.steps=2",          "training.sequence_length=8",
+                                         "training.cuda_graphs=true", "parallel.lanes=2"};
+  expect_done({.run = "one", .overrides = what});
+  std::vector<std::string> overrides = what;
+  overrides.emplace_back("parallel.tensor=2");
+  expect_done({.run = "two", .ranks = 2, .overrides = overrides});
+  EXPECT_EQ(digest("two"), digest("one"));
+}
+
 // With other ranks all microbatches of a lane but the last, alone all of them.
 TEST_F(EmulatedGpu, GraphsOfMicrobatchesGiveTheSameBits) {
   const std::vector<std::string> what = {

@@ -13,8 +13,10 @@ namespace {
 // far from its float64.
 constexpr StepBounds all_bounds[] = {
     {"gpt2", "fp32", 1e-5, 1e-5, 1e-5, 1e-4},       {"llama", "fp32", 1e-5, 1e-5, 1e-5, 1e-4},
-    {"llama_tied", "fp32", 1e-5, 1e-5, 1e-5, 1e-4}, {"gpt2", "bf16", 7e-3, 1.5e-2, 4e-3, 4e-2},
-    {"llama", "bf16", 1e-3, 5e-3, 3e-3, 5e-2},      {"llama_tied", "bf16", 3e-3, 8e-3, 1e-3, 4e-2},
+    {"llama3", "fp32", 1e-5, 1e-5, 1e-5, 1e-4},     {"qwen2", "fp32", 1e-5, 1e-5, 1e-5, 1e-4},
+    {"qwen3", "fp32", 1e-5, 1e-5, 1e-5, 1e-4},      {"llama_tied", "fp32", 1e-5, 1e-5, 1e-5, 1e-4},
+    {"gpt2", "bf16", 7e-3, 1.5e-2, 4e-3, 4e-2},     {"llama", "bf16", 1e-3, 5e-3, 3e-3, 5e-2},
+    {"llama_tied", "bf16", 3e-3, 8e-3, 1e-3, 4e-2},
 };
 
 class GoldenSteps : public testing::TestWithParam<StepBounds> {};

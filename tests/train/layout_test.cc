@@ -145,6 +145,33 @@ TEST_F(LayoutTest, AnotherFreezeListIsAnotherRun) {
       << end.message;
 }
 
+TEST_F(LayoutTest, NormsOfHeads) {
+  const std::vector<std::string> what = {"model.style=qwen3",
+                                         "model.head_size=12",
+                                         "model.rope_scaling=llama3",
+                                         "model.rope_factor=4",
+                                         "model.rope_original_positions=20",
+                                         "training.microbatches_per_lane=2"};
+  for (const int ranks : {2, 3})
+    expect_same_bits(
+        {.run = fmt::format("d{}", ranks), .ranks = ranks, .overrides = {"optimizer.shard_gradients=true"}},
+        what);
+}
+
+TEST_F(LayoutTest, AnotherRotaryScalingIsAnotherRun) {
+  const std::vector<std::string> llama3 = {"model.rope_scaling=llama3", "model.rope_factor=4",
+                                           "model.rope_original_positions=16"};
+  ASSERT_EQ(train({.run = "scaled", .overrides = llama3}).code, ExitCode::done);
+  ASSERT_EQ(train({.run = "plain"}).code, ExitCode::done);
+  EXPECT_NE(digest("scaled"), digest("plain"));
+  ASSERT_EQ(train({.run = "one", .stop_after_steps = 2}).code, ExitCode::saved);
+  const RunEnd end = train({.run = "one", .overrides = llama3});
+  EXPECT_EQ(end.code, ExitCode::config);
+  for (const char* words : {"model.rope_scaling: \"none\" -> \"llama3\"", "model.rope_factor: 1.0 -> 4.0",
+                            "model.rope_original_positions: 0 -> 16"})
+    EXPECT_NE(end.message.find(words), std::string::npos) << end.message;
+}
+
 TEST_F(LayoutTest, AnyRecompute) {
   for (const char* mode : {"selective", "full"}) {
     for (const int ranks : {1, 3}) {

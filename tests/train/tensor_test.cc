@@ -92,6 +92,37 @@ TEST_F(TensorTest, LayoutsOfTiedLlama) {
   expect_corner_layouts(with(with(eight_slices, few_steps), {"model.head=tied"}));
 }
 
+TEST_F(TensorTest, LayoutsOfBiasesOfQueriesKeysAndValues) {
+  expect_corner_layouts(with(with(eight_slices, few_steps), {"model.style=qwen2", "model.head=tied"}));
+}
+
+TEST_F(TensorTest, LayoutsOfNormsOfHeads) {
+  expect_corner_layouts(with(with(eight_slices, few_steps), {"model.style=qwen3", "model.head_size=16"}));
+}
+
+TEST_F(TensorTest, LayoutsOfFrozenNormsOfHeads) {
+  const std::vector<std::string> what =
+      with(few_steps, {"model.style=qwen3", "model.head_size=16", "model.kv_heads=4", "model.layers=4",
+                       "parallel.tensor_lanes=2", "model.freeze=[\"embedding\", \"layers 0-1\"]"});
+  for (const int tensor : {1, 2}) expect_layout({.pipeline = 2, .tensor = tensor}, what);
+  expect_layout({.data = 3, .tensor = 2}, what);
+}
+
+TEST_F(TensorTest, NormsOfHeadsInBf16WithGroupedQueriesAndAnySchedule) {
+  const std::vector<std::string> what =
+      with(few_steps, {"model.style=qwen3", "model.heads=8", "model.kv_heads=4", "model.head_size=12",
+                       "model.width=64", "model.head=tied", "model.layers=4", "training.precision=bf16",
+                       "parallel.tensor_lanes=4", "training.microbatches_per_lane=2"});
+  for (const char* recompute : {"none", "selective", "full"}) {
+    const std::string how = fmt::format("training.recompute={}", recompute);
+    expect_layout({.tensor = 4}, what, {how});
+    expect_layout({.data = 2, .pipeline = 2, .tensor = 2}, what,
+                  {how, "parallel.pipeline_schedule=zero_bubble"});
+    expect_layout({.pipeline = 2, .tensor = 1}, what,
+                  {how, "parallel.pipeline_schedule=interleaved", "parallel.pipeline_chunks=2"});
+  }
+}
+
 TEST_F(TensorTest, LayoutsOfTiedGpt2) {
   expect_corner_layouts(with(with(eight_slices, few_steps), {"model.style=gpt2"}));
 }

@@ -14,7 +14,9 @@ namespace {
 constexpr GoldenBounds model_bounds[] = {
     {"gpt2", "fp32", 1e-5, 1e-5, 1e-5},       {"gpt2", "bf16", 1e-2, 1.5e-3, 2e-2},
     {"llama", "fp32", 1e-5, 1e-5, 1e-5},      {"llama", "bf16", 1e-2, 5e-4, 2e-2},
-    {"llama_tied", "fp32", 1e-5, 1e-5, 1e-5}, {"llama_tied", "bf16", 1e-2, 5e-4, 2e-2},
+    {"llama3", "fp32", 1e-5, 1e-5, 1e-5},     {"qwen2", "fp32", 1e-5, 1e-5, 1e-5},
+    {"qwen3", "fp32", 1e-5, 1e-5, 1e-5},      {"llama_tied", "fp32", 1e-5, 1e-5, 1e-5},
+    {"llama_tied", "bf16", 1e-2, 5e-4, 2e-2},
 };
 
 class GoldenModelTest : public testing::TestWithParam<GoldenBounds> {
@@ -36,7 +38,8 @@ TEST_P(GoldenModelTest, EveryGradient) {
 constexpr StepBounds step_bounds[] = {
     {"gpt2", "fp32", 1e-5, 1e-5, 1e-5, 1e-4},       {"gpt2", "bf16", 7e-3, 1.5e-2, 4e-3, 4e-2},
     {"llama", "fp32", 1e-5, 1e-5, 1e-5, 1e-4},      {"llama", "bf16", 1e-3, 5e-3, 3e-3, 5e-2},
-    {"llama_tied", "fp32", 1e-5, 1e-5, 1e-5, 1e-4}, {"llama_tied", "bf16", 3e-3, 8e-3, 1e-3, 4e-2},
+    {"qwen3", "fp32", 1e-5, 1e-5, 1e-5, 1e-4},      {"llama_tied", "fp32", 1e-5, 1e-5, 1e-5, 1e-4},
+    {"llama_tied", "bf16", 3e-3, 8e-3, 1e-3, 4e-2},
 };
 
 class GoldenSteps : public testing::TestWithParam<StepBounds> {};
