@@ -115,7 +115,7 @@ struct NetworkConfig {
 
 struct OptimizerConfig {
   double learning_rate = 6e-4;
-  std::string schedule = "cosine";  // "constant", "linear", "cosine", "wsd"
+  std::string schedule = "cosine";  // "constant", "linear", "cosine", "wsd", "inverse_sqrt"
   std::int64_t warmup_steps = 0;
   double final_fraction = 0.1;  // learning rate at the end / peak
   double decay_fraction = 0.2;  // wsd: share of the steps that decays

@@ -307,9 +307,10 @@ std::vector<Option> optimizer_options() {
   return {
       real("optimizer.learning_rate", HF_FIELD(optimizer.learning_rate), "", {0, 100}, kNumeric,
            "Peak learning rate of AdamW"),
-      choice("optimizer.schedule", HF_FIELD(optimizer.schedule), {"constant", "linear", "cosine", "wsd"},
-             kNumeric,
-             "Course of the learning rate after the warm-up; wsd = stable, then a linear decay at the end"),
+      choice("optimizer.schedule", HF_FIELD(optimizer.schedule),
+             {"constant", "linear", "cosine", "wsd", "inverse_sqrt"}, kNumeric,
+             "Course of the learning rate after the warm-up; wsd = stable, then a linear decay at the end; "
+             "inverse_sqrt = peak x sqrt(warmup_steps / step), which does not depend on training.steps"),
       integer("optimizer.warmup_steps", HF_FIELD(optimizer.warmup_steps), "steps", {0, kMany}, kNumeric,
               "Steps over which the learning rate rises to its peak"),
       real("optimizer.final_fraction", HF_FIELD(optimizer.final_fraction), "", {0, 1}, kNumeric,

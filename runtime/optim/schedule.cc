@@ -36,6 +36,11 @@ double learning_rate_at(const OptimizerConfig& optimizer, std::int64_t step, std
     const std::int64_t begin = std::max(warmup, steps - decay_steps);
     return step <= begin ? peak : peak * line(optimizer.final_fraction, progress(step, begin, steps));
   }
+  if (optimizer.schedule == "inverse_sqrt") {
+    constexpr std::int64_t without_warmup = 10'000;
+    const auto scale = static_cast<double>(warmup > 0 ? warmup : without_warmup);
+    return peak / std::sqrt(1.0 + static_cast<double>(step - warmup) / scale);
+  }
   return peak;  // constant
 }
 

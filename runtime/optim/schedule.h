@@ -3,6 +3,8 @@
 //   linear    straight down to final_fraction * peak at the last step
 //   cosine    half a cosine down to final_fraction * peak (Loshchilov & Hutter 2017)
 //   wsd       peak, then straight down over the last decay_fraction of the steps (Hu et al. 2024)
+//   inverse_sqrt  peak / sqrt(1 + t / s) after t steps, with s the steps of the warm-up, or 10,000 without one: the
+//             schedule of Vaswani et al. 2017, with the numbers of transformers. Where the run ends is no matter to it
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,7 @@ OptimizerConfig schedule(const std::string& name) {
 constexpr std::int64_t steps = 110;
 
 TEST(Schedule, WarmUpIsALineToThePeakForEverySchedule) {
-  for (const char* name : {"constant", "linear", "cosine", "wsd"}) {
+  for (const char* name : {"constant", "linear", "cosine", "wsd", "inverse_sqrt"}) {
     for (std::int64_t step = 1; step <= 10; ++step) {
       EXPECT_DOUBLE_EQ(learning_rate_at(schedule(name), step, steps), 0.05 * static_cast<double>(step))
           << name;
@@ -31,7 +31,7 @@ TEST(Schedule, WarmUpIsALineToThePeakForEverySchedule) {
 }
 
 TEST(Schedule, WithoutWarmUpTheFirstStepIsAtThePeakOrJustBelow) {
-  for (const char* name : {"constant", "linear", "cosine", "wsd"}) {
+  for (const char* name : {"constant", "linear", "cosine", "wsd", "inverse_sqrt"}) {
     OptimizerConfig config = schedule(name);
     config.warmup_steps = 0;
     EXPECT_LE(learning_rate_at(config, 1, steps), 0.5) << name;
@@ -65,8 +65,19 @@ TEST(Schedule, WsdStaysAtThePeakThenFallsInALine) {
   EXPECT_DOUBLE_EQ(learning_rate_at(config, 110, steps), 0.05);
 }
 
+// The numbers of get_inverse_sqrt_schedule of transformers.
+TEST(Schedule, InverseSqrtFallsWithTheRootOfTheStep) {
+  OptimizerConfig config = schedule("inverse_sqrt");
+  for (const std::int64_t total : {steps, 10 * steps}) {
+    EXPECT_DOUBLE_EQ(learning_rate_at(config, 40, total), 0.25);
+    EXPECT_DOUBLE_EQ(learning_rate_at(config, 90, total), 0.5 / 3.0);
+  }
+  config.warmup_steps = 0;
+  EXPECT_DOUBLE_EQ(learning_rate_at(config, 30'000, steps), 0.25);
+}
+
 TEST(Schedule, NeverRisesAfterWarmUp) {
-  for (const char* name : {"constant", "linear", "cosine", "wsd"}) {
+  for (const char* name : {"constant", "linear", "cosine", "wsd", "inverse_sqrt"}) {
     double before = learning_rate_at(schedule(name), 10, steps);
     for (std::int64_t step = 11; step <= steps; ++step) {
       const double rate = learning_rate_at(schedule(name), step, steps);
