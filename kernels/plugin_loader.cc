@@ -261,7 +261,11 @@ Result<const KernelRegistry*> registry_with_plugins(Env& env, const std::vector<
 
 std::vector<std::string> plugins_of(const KernelTable& table) {
   std::vector<std::string> texts;
-  for (const KernelChoice& choice : table) add_plugins(choice.order, texts);
+  for (const KernelChoice& choice : table) {
+    add_plugins(choice.order, texts);
+    for (const KernelRule& rule : choice.rules) add_plugins(rule.order, texts);
+    for (const KernelRule& shadow : choice.shadows) add_plugins(shadow.order, texts);
+  }
   return texts;
 }
 

@@ -54,11 +54,13 @@ std::string why_default(const KernelChoice& choice, CpuIsa isa, bool only_one) {
 }  // namespace
 
 std::string preference_text(const KernelPreference& request) {
-  return fmt::format("kernels.{} = \"{}\"{}", name_of(request.op), request.name,
-                     request.origin.empty() ? "" : fmt::format(" ({})", request.origin));
+  const std::string origin = request.origin.empty() ? "" : fmt::format(" ({})", request.origin);
+  if (!request.key.empty())
+    return fmt::format("{}{}, {} = \"{}\"", request.key, origin, name_of(request.op), request.name);
+  return fmt::format("kernels.{} = \"{}\"{}", name_of(request.op), request.name, origin);
 }
 
-const Implementation& KernelChoice::of(const void* arguments) const {
+const Implementation& first_that_computes(const ImplementationOrder& order, const void* arguments) {
   HF_CHECK(!order.empty(), "this device has no kernel for an op that was launched");
   for (const Implementation* each : order) {
     if (each->computes(arguments)) return *each;
@@ -158,13 +160,76 @@ Result<const Implementation*> KernelRegistry::find_request(const KernelPreferenc
               fmt::join(runnable, ", "));
 }
 
-std::vector<const Implementation*> KernelRegistry::default_order(OpId op, const KernelTarget& target) const {
+ImplementationOrder KernelRegistry::default_order(OpId op, const KernelTarget& target) const {
   std::vector<const Implementation*> order;
   for (const Implementation* each : of(op)) {
     if (each->preference >= 0 && each == find(op, each->name, target)) order.push_back(each);
   }
   std::ranges::stable_sort(order, better_default);
   return order;
+}
+
+namespace {
+
+// Returns the reason for what a user has named. `changes_with_layout`: the calls are those of some shapes, which other
+// layouts may cut otherwise.
+std::string why_requested(const KernelPreference& request, const Implementation& wanted,
+                          bool changes_with_layout) {
+  std::string why = fmt::format("chosen by {}", request.key.empty() ? "[kernels]" : request.key);
+  if (wanted.plugin != nullptr) {
+    why += fmt::format(", of the plug-in {}", text_of(*wanted.plugin->file));
+    if ((wanted.plugin->kernel->flags & HF_LAYOUT_FREE) == 0)
+      why += ", which does not promise the same bits in every layout";
+  }
+  if (changes_with_layout && !wanted.same_bits_as_portable)
+    why += "; in another layout, which may cut calls to other shapes, the run may have other bits";
+  return why;
+}
+
+ImplementationOrder with_first(const Implementation* wanted, ImplementationOrder order) {
+  std::erase(order, wanted);
+  order.insert(order.begin(), wanted);
+  return order;
+}
+
+// Returns a sentence where a rule is about calls for which another, or the choice for the whole op, has another name.
+std::string contradiction(const KernelPreference& request, const KernelRule& rule, const KernelRule& other) {
+  const bool differs = std::string_view(rule.first().name) != other.first().name;
+  if (!differs || !rule.filter.overlaps(other.filter)) return {};
+  return fmt::format(
+      "{}: {} says \"{}\"{}, and both are about some calls{}: let their layers or shapes have nothing in "
+      "common, or "
+      "leave one of them out",
+      preference_text(request), other.key, other.first().name, other.filter.text(), rule.filter.text());
+}
+
+}  // namespace
+
+Result<void> KernelRegistry::add_request(const KernelPreference& request, const KernelTarget& target,
+                                         KernelTable& table) const {
+  HF_CHECK(request.op < OpId::count);
+  HF_TRY(const Implementation* wanted, find_request(request, target));
+  KernelChoice& choice = table[static_cast<std::size_t>(request.op)];
+  if (request.key.empty()) {
+    choice.order = with_first(wanted, std::move(choice.order));
+    choice.why = why_requested(request, *wanted, false);
+    return {};
+  }
+  const Result<CallFilter> filter = CallFilter::parse(request.op, request.layers, request.where);
+  if (!filter.ok()) return fail(ExitCode::config, "{}: {}", preference_text(request), filter.error().message);
+  const bool is_shadow = request.every > 0;
+  KernelRule rule{.filter = *filter,
+                  .order = is_shadow ? ImplementationOrder{wanted} : with_first(wanted, choice.order),
+                  .why = why_requested(request, *wanted, filter->has_shapes()),
+                  .key = request.key,
+                  .every = request.every};
+  std::vector<KernelRule>& rules = is_shadow ? choice.shadows : choice.rules;
+  for (const KernelRule& other : rules) {
+    if (const std::string problem = contradiction(request, rule, other); !is_shadow && !problem.empty())
+      return fail(ExitCode::config, "{}", problem);
+  }
+  rules.push_back(std::move(rule));
+  return {};
 }
 
 Result<KernelTable> KernelRegistry::choose(const KernelTarget& target,
@@ -182,20 +247,16 @@ Result<KernelTable> KernelRegistry::choose(const KernelTarget& target,
     choice.why =
         why_default(choice, isa, names_of(defaults, {.isa = CpuIsa::amx, .gpu = target.gpu}).size() == 1);
   }
-  for (const KernelPreference& request : requests) {
-    HF_CHECK(request.op < OpId::count);
-    HF_TRY(const Implementation* wanted, find_request(request, target));
-    KernelChoice& choice = table[static_cast<std::size_t>(request.op)];
-    std::erase(choice.order, wanted);
-    choice.order.insert(choice.order.begin(), wanted);
-    choice.why = wanted->plugin == nullptr
-                     ? "chosen by [kernels]"
-                     : fmt::format("chosen by [kernels], of the plug-in {}{}", text_of(*wanted->plugin->file),
-                                   (wanted->plugin->kernel->flags & HF_LAYOUT_FREE) != 0
-                                       ? ""
-                                       : ", which does not promise the same bits in every layout");
+  // The rules last: where theirs does not compute a call, the choice for the whole op does.
+  for (const bool is_rule : {false, true}) {
+    for (const KernelPreference& request : requests) {
+      if (request.key.empty() != is_rule) HF_TRY_VOID(add_request(request, target, table));
+    }
   }
-  for (KernelChoice& choice : table) drop_unreachable(choice.order);
+  for (KernelChoice& choice : table) {
+    drop_unreachable(choice.order);
+    for (KernelRule& rule : choice.rules) drop_unreachable(rule.order);
+  }
   return table;
 }
 
@@ -204,18 +265,29 @@ const KernelRegistry& kernel_registry() {
   return registry;
 }
 
+void visit_bits(const KernelChoice& choice, const std::function<bool(const Implementation&)>& is_known,
+                const std::function<void(const Implementation&, const std::string& text)>& visit) {
+  for (const Implementation* each : choice.order) {
+    if (!is_known(*each)) visit(*each, {});
+  }
+  const bool all_known =
+      std::ranges::all_of(choice.order, [&](const Implementation* each) { return is_known(*each); });
+  for (const KernelRule& rule : choice.rules) {
+    if (!all_known || !is_known(rule.first())) visit(rule.first(), rule.filter.text());
+  }
+}
+
 std::string bits_of(const KernelChoice& choice, DType precision) {
   std::vector<std::string> parts;
-  for (const Implementation* each : choice.order) {
-    if (each->same_bits_as_portable || (each->bf16_only && precision == DType::fp32)) continue;
-    if (each->plugin != nullptr) {
-      parts.push_back(
-          fmt::format("{} {} {}", name_of(each->op), each->name, short_digest(*each->plugin->file)));
-      continue;
-    }
-    parts.push_back(each->library != nullptr ? each->library()
-                                             : fmt::format("{} {}", name_of(each->op), each->name));
-  }
+  const auto is_known = [precision](const Implementation& each) {
+    return each.same_bits_as_portable || (each.bf16_only && precision == DType::fp32);
+  };
+  visit_bits(choice, is_known, [&parts](const Implementation& each, const std::string& text) {
+    std::string name =
+        each.library != nullptr ? each.library() : fmt::format("{} {}", name_of(each.op), each.name);
+    if (each.plugin != nullptr) name += " " + short_digest(*each.plugin->file);
+    parts.push_back(name + text);
+  });
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 

@@ -10,11 +10,13 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "kernels/call_filter.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/implementation.h"
 #include "kernels/op.h"
@@ -33,14 +35,40 @@ struct KernelTarget {
   }
 };
 
+using ImplementationOrder = std::vector<const Implementation*>;
+// Returns the first of them that computes the call. The last computes all.
+const Implementation& first_that_computes(const ImplementationOrder& order, const void* arguments);
+
+// KernelRule is a choice for some calls of an op.
+struct KernelRule {
+  CallFilter filter;
+  ImplementationOrder order;  // as that of a KernelChoice
+  std::string why;
+  std::string key;         // "kernels.rules[0]"
+  std::int64_t every = 0;  // of a shadow: the number of steps from one comparison to the next
+
+  const Implementation& first() const { return *order.front(); }
+};
+
 // Implementations of an op on one device.
 struct KernelChoice {
   // Implementations in order; the first that supports the arguments runs. The last supports all.
-  std::vector<const Implementation*> order;
+  ImplementationOrder order;
   std::string why;  // reason for the first
+  // Rules for some of the calls, which come before `order`. Those that are about one call choose the same.
+  std::vector<KernelRule> rules = {};
+  // Implementations that compute some of the calls a second time, in some steps, to be compared with the chosen one. They
+  // decide no bit of a run.
+  std::vector<KernelRule> shadows = {};
 
   const Implementation& first() const { return *order.front(); }
-  const Implementation& of(const void* arguments) const;
+  // Returns the order of a call. `arguments` is the struct of the op. A pure function of both.
+  const ImplementationOrder& order_of(const CallPlace& place, const void* arguments) const {
+    for (const KernelRule& rule : rules) {
+      if (rule.filter.has(place, arguments)) return rule.order;
+    }
+    return order;
+  }
 };
 using KernelTable = std::array<KernelChoice, op_count>;  // by OpId
 
@@ -49,8 +77,13 @@ struct KernelPreference {
   OpId op = OpId::count;
   std::string name;
   std::string origin = {};  // location of the setting, such as "run.toml:12:19"; or empty
+  // Of a rule, which is about some of the calls: its key, such as "kernels.rules[0]", and its filter (CallFilter::parse).
+  std::string key = {};
+  std::string layers = {};
+  std::vector<ShapeCondition> where = {};
+  std::int64_t every = 0;  // above 0: it is a shadow
 };
-// Returns "kernels.rmsnorm_forward = "mine" (run.toml:12:19)".
+// Returns "kernels.rmsnorm_forward = "mine" (run.toml:12:19)", or "kernels.rules[0] (run.toml:12:9)".
 std::string preference_text(const KernelPreference& request);
 
 class KernelRegistry {
@@ -69,7 +102,8 @@ class KernelRegistry {
 
   // Returns the kernels that a device with this processor runs. ExitCode::config with a sentence when two
   // files give one name to different things, when a request names nothing, or something that the processor
-  // cannot run, and when the kernels for this processor were not built: others might give other bits.
+  // cannot run, when a rule is none or contradicts another, and when the kernels for this processor were not
+  // built: others might give other bits.
   Result<KernelTable> choose(const KernelTarget& target, std::span<const KernelPreference> requests) const;
   Result<KernelTable> choose(CpuIsa isa, std::span<const KernelPreference> requests) const {
     return choose(KernelTarget{.isa = isa}, requests);
@@ -84,7 +118,9 @@ class KernelRegistry {
   Result<void> check_isa(CpuIsa isa) const;
   Result<const Implementation*> find_request(const KernelPreference& request,
                                              const KernelTarget& target) const;
-  std::vector<const Implementation*> default_order(OpId op, const KernelTarget& target) const;
+  ImplementationOrder default_order(OpId op, const KernelTarget& target) const;
+  Result<void> add_request(const KernelPreference& request, const KernelTarget& target,
+                           KernelTable& table) const;
 
   std::vector<Entry> entries_;
   std::span<const CpuIsa> built_;
@@ -98,5 +134,11 @@ const KernelRegistry& kernel_registry();
 // bits of "portable".
 std::string bits_of(const KernelTable& table, DType precision);
 std::string bits_of(const KernelChoice& choice, DType precision);
+
+// Calls visit(implementation, text) for each implementation that decides bits of an op, where `is_known` does not say that
+// its bits are those that every device has. `text`: " in layers 0-3" for one of a rule, which counts also where its bits are
+// known and those of the other calls are not.
+void visit_bits(const KernelChoice& choice, const std::function<bool(const Implementation&)>& is_known,
+                const std::function<void(const Implementation&, const std::string& text)>& visit);
 
 }  // namespace holdfast::kernels

@@ -12,7 +12,7 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* evaluate_usage =
-    "usage: holdfast evaluate PATH --data FILE [--sequence-length N] [--device D]\n"
+    "usage: holdfast evaluate PATH --data FILE [--sequence-length N] [--device D] [--kernels.KEY=VALUE ...]\n"
     "\n"
     "PATH is a run directory (its newest whole checkpoint) or one checkpoint. Prints the mean loss per token "
     "(nats) in fp32\n"
@@ -20,7 +20,9 @@ constexpr const char* evaluate_usage =
     "dataset, known by its magic, or text.\n"
     "  --data FILE             the data\n"
     "  --sequence-length N     tokens in a window (the run's training.sequence_length)\n"
-    "  --device D              auto, cpu or cuda; auto takes a GPU that can be used (auto)\n";
+    "  --device D              auto, cpu or cuda; auto takes a GPU that can be used (auto)\n"
+    "  --kernels.KEY=V         in place of the run's [kernels]; its plug-ins are loaded where "
+    "--kernels.plugins names them\n";
 
 // Number of tokens computed at once: enough to keep the processor busy. Any number gives the loss of the same
 // windows.
@@ -36,8 +38,9 @@ Result<std::int64_t> sequence_length_of(const Arguments& arguments, Env& env, co
   return config.training.sequence_length;
 }
 
-Result<void> evaluate(const std::vector<std::string>& words) {
+Result<void> evaluate(std::vector<std::string> words) {
   Env& env = posix_env();
+  HF_TRY(const std::vector<Override> kernels, take_kernel_keys(words));
   HF_TRY(const Arguments arguments,
          Arguments::parse("evaluate", words, {"PATH"}, {"data", "sequence-length", "device"}));
   if (!arguments.has("data")) {
@@ -52,7 +55,8 @@ Result<void> evaluate(const std::vector<std::string>& words) {
                               {.device = device,
                                .threads = env.processor_count(),
                                .sequence_length = length,
-                               .batch = std::max<std::int64_t>(1, tokens_at_once / length)}));
+                               .batch = std::max<std::int64_t>(1, tokens_at_once / length),
+                               .kernels = kernels}));
   HF_TRY(const double loss, evaluate_file(env, *model, arguments.text("data", "")));
   fmt::print("loss {:.9f}\n", loss);
   return {};

@@ -60,6 +60,16 @@ Result<CheckpointPaths> checkpoints_at(Env& env, std::string path) {
   return paths;
 }
 
+Result<std::vector<Override>> take_kernel_keys(std::vector<std::string>& words) {
+  std::vector<std::string> keys;
+  std::erase_if(words, [&keys](const std::string& word) {
+    const bool is_key = word.starts_with("--kernels.");
+    if (is_key) keys.push_back(word);
+    return is_key;
+  });
+  return parse_overrides(keys);
+}
+
 Result<std::string> device_option(const Arguments& arguments, Env& env) {
   Config config;
   HF_TRY(config.device, arguments.choice("device", {"auto", "cpu", "cuda"}));

@@ -8,6 +8,7 @@
 #include "checkpoint/candidates.h"
 #include "checkpoint/store.h"
 #include "runtime/cli/common/arguments.h"
+#include "runtime/config/loader.h"
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 
@@ -32,6 +33,10 @@ Result<CheckpointPaths> checkpoints_at(Env& env, std::string path);
 
 // Returns the tokenizer.json that the run of a checkpoint has kept (text/source_tokens.h); empty: it has none.
 Result<std::string> tokenizer_of_run(Env& env, const Checkpoint& checkpoint);
+
+// Takes the words that are keys of [kernels] (--kernels.add=mine) out of a command's words. ExitCode::config where one has no
+// value.
+Result<std::vector<Override>> take_kernel_keys(std::vector<std::string>& words);
 
 // Reads --device of a command that computes with a trained model. Returns "cpu" or "cuda", and prints on stderr what auto was resolved to where there may be a GPU.
 // ExitCode::config for any other word.

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* sample_usage =
     "usage: holdfast sample RUN --prompt TEXT [--tokenizer FILE] [--tokens N] [--temperature X] [--top-k K] "
-    "[--seed S] [--device D]\n"
+    "[--seed S] [--device D] [--kernels.KEY=VALUE ...]\n"
     "\n"
     "RUN is a run directory (its newest whole checkpoint) or one checkpoint. Prints the prompt and what the "
     "model goes on\n"
@@ -32,7 +32,9 @@ constexpr const char* sample_usage =
     "  --temperature X    0 = always the likeliest token, 1 = as likely as the model says (0.8)\n"
     "  --top-k K          choose among the K likeliest tokens, 0 = all (40)\n"
     "  --seed S           another seed, another text; the same seed and kind of device, the same text (1)\n"
-    "  --device D         auto, cpu or cuda; auto takes a GPU that can be used (auto)\n";
+    "  --device D         auto, cpu or cuda; auto takes a GPU that can be used (auto)\n"
+    "  --kernels.KEY=V    in place of the run's [kernels]; its plug-ins are loaded where --kernels.plugins "
+    "names them\n";
 
 Result<SampleOptions> read_options(const Arguments& arguments) {
   SampleOptions options{.prompt = arguments.text("prompt", "")};
@@ -65,8 +67,9 @@ Result<void> translate(const Tokenizer& tokenizer, std::int64_t vocabulary, Samp
   return {};
 }
 
-Result<void> sample_text(const std::vector<std::string>& words) {
+Result<void> sample_text(std::vector<std::string> words) {
   Env& env = posix_env();
+  HF_TRY(const std::vector<Override> kernels, take_kernel_keys(words));
   HF_TRY(const Arguments arguments, Arguments::parse("sample", words, {"RUN"},
                                                      {"prompt", "tokenizer", "pattern", "tokens",
                                                       "temperature", "top-k", "seed", "device"}));
@@ -86,7 +89,8 @@ Result<void> sample_text(const std::vector<std::string>& words) {
     HF_TRY(tokenizer, read_tokenizer(env, file, arguments.text("pattern", "")));
   }
   HF_TRY(const std::unique_ptr<InferenceModel> model,
-         InferenceModel::load(env, checkpoint, {.device = device, .threads = env.processor_count()}));
+         InferenceModel::load(env, checkpoint,
+                              {.device = device, .threads = env.processor_count(), .kernels = kernels}));
   if (tokenizer) HF_TRY_VOID(translate(*tokenizer, model->spec().vocabulary, options));
   bool shown = false;
   const auto show = [&shown](std::string_view text) {

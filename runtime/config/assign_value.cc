@@ -44,7 +44,13 @@ class Reader {
   void assign_real(const TomlValue& value);
   void assign_duration(const TomlValue& value);
   void assign_sources(const TomlValue& value);
+  void assign_kernel_rules(const TomlValue& value);
 
+  std::optional<KernelRuleConfig> read_rule(const TomlValue& value, const std::string& key);
+  bool read_rule_member(const TomlMember& member, const std::string& key, KernelRuleConfig& rule);
+  bool read_op(const TomlValue& value, const std::string& key, std::string& op);
+  bool read_conditions(const TomlValue& value, const std::string& key,
+                       std::vector<ShapeConditionConfig>& where);
   std::optional<SourceConfig> read_source(const TomlValue& value, const std::string& key);
   bool read_source_member(const TomlMember& member, const std::string& key, SourceConfig& source);
   bool read_format(const TomlValue& value, const std::string& key, SourceConfig& source);
@@ -276,6 +282,123 @@ void Reader::assign_sources(const TomlValue& value) {
   if (list.size() == value.elements.size()) field<SourceList>() = std::move(list);
 }
 
+bool Reader::read_op(const TomlValue& value, const std::string& key, std::string& op) {
+  if (value.kind != Kind::text) {
+    wrong_type(value, key, "the name of an op");
+    return false;
+  }
+  const std::vector<std::string_view> names(std::begin(op_names), std::end(op_names));
+  if (std::ranges::find(names, value.text) == names.end()) {
+    const std::string near = closest(value.text, names);
+    problem(value,
+            fmt::format("{} is {}, and there is no such op{}; `holdfast kernel list` has them", key,
+                        toml_quote(value.text), near.empty() ? "" : fmt::format(", did you mean {}?", near)));
+    return false;
+  }
+  op = value.text;
+  return true;
+}
+
+// Numbers and truth values are kept as text: what they mean depends on the field of the op (kernels/call_filter.h).
+bool Reader::read_conditions(const TomlValue& value, const std::string& key,
+                             std::vector<ShapeConditionConfig>& where) {
+  if (value.kind != Kind::table) {
+    wrong_type(value, key, "a table like { rows = 4096 }");
+    return false;
+  }
+  for (const TomlMember& member : value.members) {
+    ShapeConditionConfig condition;
+    condition.field = member.key;
+    if (member.value.kind == Kind::text) {
+      condition.value = member.value.text;
+    } else if (member.value.kind == Kind::integer) {
+      condition.value = fmt::format("{}", member.value.integer);
+    } else if (member.value.kind == Kind::boolean) {
+      condition.value = member.value.boolean ? "true" : "false";
+    } else {
+      wrong_type(member.value, fmt::format("{}.{}", key, member.key),
+                 "a number, true, false, or text such as \">=4096\"");
+      return false;
+    }
+    where.push_back(std::move(condition));
+  }
+  return true;
+}
+
+bool Reader::read_rule_member(const TomlMember& member, const std::string& key, KernelRuleConfig& rule) {
+  std::vector<std::string_view> members = {"op", "layers", "where", "use"};
+  if (option_.has_every) members.emplace_back("every");
+  const std::string full = fmt::format("{}.{}", key, member.key);
+  const TomlValue& value = member.value;
+  if (member.key == "op") return read_op(value, full, rule.op);
+  if (member.key == "where") return read_conditions(value, full, rule.where);
+  if (member.key == "layers" && value.kind == Kind::integer) {
+    rule.layers = fmt::format("{}", value.integer);
+    return true;
+  }
+  if (member.key == "layers" || member.key == "use") {
+    std::string& text = member.key == "use" ? rule.use : rule.layers;
+    if (value.kind == Kind::text && !value.text.empty() && value.text.find('\0') == std::string::npos) {
+      text = value.text;
+      return true;
+    }
+    wrong_type(value, full, member.key == "use" ? "the name of an implementation" : "text such as \"0-3\"");
+    return false;
+  }
+  if (member.key == "every" && option_.has_every) {
+    const std::optional<std::int64_t> steps = whole(value);
+    constexpr std::int64_t most = 1'000'000'000;
+    if (steps && *steps >= 1 && *steps <= most) {
+      rule.every_steps = *steps;
+      return true;
+    }
+    problem(value,
+            fmt::format("{} must be a number of steps from 1 to {}, got {}", full, most, describe(value)));
+    return false;
+  }
+  const std::string near = closest(member.key, members);
+  problems_.push_back(
+      {member.position, fmt::format("unknown key {}{}", full,
+                                    near.empty() ? fmt::format("; there are {}", fmt::join(members, ", "))
+                                                 : fmt::format(", did you mean {}.{}?", key, near))});
+  return false;
+}
+
+std::optional<KernelRuleConfig> Reader::read_rule(const TomlValue& value, const std::string& key) {
+  if (value.kind != Kind::table) {
+    wrong_type(value, key, "a table like { op = \"rmsnorm_forward\", layers = \"0-3\", use = \"mine\" }");
+    return std::nullopt;
+  }
+  constexpr std::int64_t default_every_steps = 100;
+  KernelRuleConfig rule;
+  if (option_.has_every) rule.every_steps = default_every_steps;
+  bool good = true;
+  for (const TomlMember& member : value.members) good = read_rule_member(member, key, rule) && good;
+  if (!good) return std::nullopt;
+  for (const auto& [name, text] : {std::pair("op", rule.op), std::pair("use", rule.use)}) {
+    if (!text.empty()) continue;
+    problem(value,
+            fmt::format("{0} has no {1}: a rule names an op and the implementation to use, like {{ op = "
+                        "\"rmsnorm_forward\", use = \"mine\" }}",
+                        key, name));
+    return std::nullopt;
+  }
+  return rule;
+}
+
+void Reader::assign_kernel_rules(const TomlValue& value) {
+  if (value.kind != Kind::list) {
+    return wrong_type(value, option_.key,
+                      fmt::format("a list of tables: write [[{}]] before each", option_.key));
+  }
+  KernelRuleList list;
+  for (std::size_t index = 0; index < value.elements.size(); ++index) {
+    auto rule = read_rule(value.elements[index], fmt::format("{}[{}]", option_.key, index));
+    if (rule) list.push_back(std::move(*rule));
+  }
+  if (list.size() == value.elements.size()) field<KernelRuleList>() = std::move(list);
+}
+
 void Reader::assign(const TomlValue& value) {
   switch (option_.type) {
     case OptionType::text:
@@ -296,6 +419,8 @@ void Reader::assign(const TomlValue& value) {
       return assign_duration(value);
     case OptionType::sources:
       return assign_sources(value);
+    case OptionType::kernel_rules:
+      return assign_kernel_rules(value);
   }
 }
 

@@ -205,6 +205,19 @@ struct EvaluationConfig {
   std::int64_t batches = 8;  // microbatches of the fixed held-out set
 };
 
+struct ShapeConditionConfig {
+  std::string field, value;
+};
+
+// KernelRuleConfig chooses an implementation for some calls of an op (kernels/call_filter.h).
+struct KernelRuleConfig {
+  std::string op;
+  std::string layers;                       // empty = all calls
+  std::vector<ShapeConditionConfig> where;  // in the order of the file
+  std::string use;
+  std::int64_t every_steps = 0;  // of a shadow
+};
+
 // Choice of the implementation that runs each op; the names are those of kernels/registry.h.
 struct KernelsConfig {
   KernelsConfig() { implementations.fill("auto"); }
@@ -213,6 +226,8 @@ struct KernelsConfig {
   std::array<std::string, op_count> implementations;  // by OpId; "auto" = the best of the registry
   std::string plan;                                   // file (kernels/product_plan.h); empty = none
   std::vector<std::string> plugins;                   // libraries (kernels/plugin.h); of a stored config none
+  std::vector<KernelRuleConfig> rules;                // choices that come before those of implementations
+  std::vector<KernelRuleConfig> shadows;              // implementations that are compared, and decide no bit
 };
 
 struct TraceConfig {

@@ -20,13 +20,22 @@ std::string comment_text(const std::string& origin) {
   return text;
 }
 
-std::string dumped_value(const Option& option, const Config& config) {
-  if (option.type != OptionType::sources) return value_text(option, config);
-  const SourceList& sources = *static_cast<const SourceList*>(option.field(const_cast<Config&>(config)));
-  if (sources.empty()) return "[]";
+// Returns the list with a line for each element.
+template <typename List>
+std::string dumped_list(const Option& option, const Config& config,
+                        std::string (*text_of)(const typename List::value_type&)) {
+  const List& list = *static_cast<const List*>(option.field(const_cast<Config&>(config)));
+  if (list.empty()) return "[]";
   std::string text = "[\n";
-  for (const SourceConfig& source : sources) text += fmt::format("  {},\n", source_text(source));
+  for (const auto& element : list) text += fmt::format("  {},\n", text_of(element));
   return text + "]";
+}
+
+std::string dumped_value(const Option& option, const Config& config) {
+  if (option.type == OptionType::sources) return dumped_list<SourceList>(option, config, source_text);
+  if (option.type == OptionType::kernel_rules)
+    return dumped_list<KernelRuleList>(option, config, kernel_rule_text);
+  return value_text(option, config);
 }
 
 // Returns whether the value of a required key is the one that it has before anything was given, which no

@@ -336,20 +336,12 @@ Result<LoadedConfig> load_config_text(Env& env, const std::string& text, const s
 }
 
 Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const std::string& name,
-                                        StoredConfig of) {
-  Loader loader(env);
-  loader.load_text(text, name, {});
-  loader.forget_code();
-  return std::move(loader).finish_stored(name, of);
-}
-
-Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const std::string& name,
-                                        const std::vector<Override>& overrides) {
+                                        StoredConfig of, const std::vector<Override>& overrides) {
   Loader loader(env);
   loader.load_text(text, name, {});
   loader.forget_code();
   for (const Override& given : overrides) loader.load_override(given);
-  return std::move(loader).finish_stored(name, StoredConfig::of_run);
+  return std::move(loader).finish_stored(name, of);
 }
 
 Result<LoadedConfig> load_config(Env& env, const std::string& path, const std::vector<Override>& overrides) {

@@ -52,10 +52,13 @@ enum class StoredConfig : std::uint8_t {
 // does not change with the present environment. Its kernels.plugins count as empty: code is loaded from where the user
 // of this process says, never from what a run directory or a checkpoint says.
 Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const std::string& name,
-                                        StoredConfig of = StoredConfig::of_run);
+                                        StoredConfig of = StoredConfig::of_run,
+                                        const std::vector<Override>& overrides = {});
 // Does the same for the config of a run, with overrides.
-Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const std::string& name,
-                                        const std::vector<Override>& overrides);
+inline Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const std::string& name,
+                                               const std::vector<Override>& overrides) {
+  return load_stored_config(env, text, name, StoredConfig::of_run, overrides);
+}
 
 // Splits "--section.key=value" arguments; anything else is an error with a message.
 Result<std::vector<Override>> parse_overrides(const std::vector<std::string>& arguments);

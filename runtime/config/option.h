@@ -24,8 +24,19 @@ enum class ResumeEffect : std::uint8_t {
 
 using SourceList = std::vector<SourceConfig>;
 using TextList = std::vector<std::string>;
+using KernelRuleList = std::vector<KernelRuleConfig>;
 
-enum class OptionType : std::uint8_t { text, texts, choice, integer, real, boolean, duration, sources };
+enum class OptionType : std::uint8_t {
+  text,
+  texts,
+  choice,
+  integer,
+  real,
+  boolean,
+  duration,
+  sources,
+  kernel_rules
+};
 
 inline constexpr std::int64_t auto_value = CheckpointConfig::interval_auto;
 
@@ -40,10 +51,11 @@ struct Option {
   double minimum = 0, maximum = 0;        // integer, real, duration (ms); inclusive
   std::vector<std::string_view> choices;  // choice
   bool begins_at_file = false;            // texts: paths that begin at the folder of the file that has them
+  bool has_every = false;                 // kernel_rules: each has `every`, a number of steps
   bool or_auto = false;  // integer: "auto" is a value too, and the field then holds auto_value
   // Returns the field inside a Config; exactly the pointer type of `type` (text/choice: std::string, texts:
   // TextList, integer/duration: std::int64_t (run.seed: std::uint64_t), real: double, boolean: bool, sources:
-  // SourceList).
+  // SourceList, kernel_rules: KernelRuleList).
   std::function<void*(Config&)> field;
 };
 

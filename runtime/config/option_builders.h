@@ -105,6 +105,15 @@ Option sources(std::string_view key, Access access, ResumeEffect effect, std::st
   return make<SourceList>(key, OptionType::sources, access, effect, help);
 }
 
+// Makes an option that is a list of rules; with `every` where they are shadows.
+template <typename Access>
+Option kernel_rules(std::string_view key, Access access, bool has_every, ResumeEffect effect,
+                    std::string_view help) {
+  Option option = make<KernelRuleList>(key, OptionType::kernel_rules, access, effect, help);
+  option.has_every = has_every;
+  return option;
+}
+
 // Makes an option that is a list of paths; those of a file begin at its folder.
 template <typename Access>
 Option paths(std::string_view key, Access access, ResumeEffect effect, std::string_view help) {

@@ -67,6 +67,18 @@ std::string source_text(const SourceConfig& source) {
   return text + " }";
 }
 
+std::string kernel_rule_text(const KernelRuleConfig& rule) {
+  std::string text = fmt::format("{{ op = {}", toml_quote(rule.op));
+  if (!rule.layers.empty()) text += fmt::format(", layers = {}", toml_quote(rule.layers));
+  std::vector<std::string> conditions;
+  for (const ShapeConditionConfig& each : rule.where)
+    conditions.push_back(fmt::format("{} = {}", each.field, toml_quote(each.value)));
+  if (!conditions.empty()) text += fmt::format(", where = {{ {} }}", fmt::join(conditions, ", "));
+  text += fmt::format(", use = {}", toml_quote(rule.use));
+  if (rule.every_steps > 0) text += fmt::format(", every = {}", rule.every_steps);
+  return text + " }";
+}
+
 std::string value_text(const Option& option, const Config& config) {
   switch (option.type) {
     case OptionType::text:
@@ -86,6 +98,12 @@ std::string value_text(const Option& option, const Config& config) {
       return toml_quote(format_duration(field_of<std::int64_t>(option, config)));
     case OptionType::sources:
       return sources_text(field_of<SourceList>(option, config));
+    case OptionType::kernel_rules: {
+      std::vector<std::string> rules;
+      for (const KernelRuleConfig& rule : field_of<KernelRuleList>(option, config))
+        rules.push_back(kernel_rule_text(rule));
+      return fmt::format("[{}]", fmt::join(rules, ", "));
+    }
   }
   return {};
 }
@@ -112,6 +130,8 @@ std::string type_text(const Option& option) {
       return "duration";
     case OptionType::sources:
       return "list of {path, format, weight}";
+    case OptionType::kernel_rules:
+      return fmt::format("list of {{op, layers, where, use{}}}", option.has_every ? ", every" : "");
   }
   return {};
 }

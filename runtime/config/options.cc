@@ -532,6 +532,10 @@ std::vector<Option> kernel_options() {
             "folder "
             "of this file; on a command line, at the working directory. Those of a stored config are not "
             "loaded: give them again"),
+      kernel_rules(
+          "kernels.rules", HF_FIELD(kernels.rules), false, kNumeric,
+          "Implementations for some calls of an op, by layers and shapes, before the keys below: a list of "
+          "{op, layers, where, use} (docs/kernels.md)"),
       HF_OPS(HF_KERNEL_OPTION)};
 }
 #undef HF_KERNEL_OPTION

@@ -24,6 +24,20 @@ Json source_schema() {
   return source;
 }
 
+Json kernel_rule_schema(const Option& option) {
+  Json rule;
+  rule["type"] = "object";
+  rule["additionalProperties"] = false;
+  rule["required"] = {"op", "use"};
+  for (const char* name : op_names) rule["properties"]["op"]["enum"].push_back(name);
+  rule["properties"]["use"]["type"] = "string";
+  rule["properties"]["layers"]["type"] = {"string", "integer"};
+  rule["properties"]["where"] = {{"type", "object"},
+                                 {"additionalProperties", {{"type", {"string", "integer", "boolean"}}}}};
+  if (option.has_every) rule["properties"]["every"] = {{"type", "integer"}, {"minimum", 1}};
+  return rule;
+}
+
 // Limits as integers where they are integers, so that editors show 1 and not 1.0.
 Json limit(const Option& option, double value) {
   constexpr double int64_end = 9223372036854775807.0;  // rounds up to 2^63
@@ -74,6 +88,10 @@ Json option_schema(const Option& option) {
     case OptionType::sources:
       schema["type"] = "array";
       schema["items"] = source_schema();
+      break;
+    case OptionType::kernel_rules:
+      schema["type"] = "array";
+      schema["items"] = kernel_rule_schema(option);
       break;
   }
   if (option.type == OptionType::integer || option.type == OptionType::real) {

@@ -80,8 +80,9 @@ class Device : public DeviceQueue {
   void inspect_with(OpInspector* inspector) { inspector_ = inspector; }
   // Returns the inspector that is set, or null.
   OpInspector* inspector() const { return inspector_; }
-  // Says what is launched for, to inspectors. The launching thread keeps it up to date as far as they are to
-  // know it; nothing else depends on it.
+  // Says what is launched for. The launching thread keeps it up to date as far as inspectors are to know it; its layer and
+  // its part are right for all ops of a layer and of the head, because rules choose their kernels by them
+  // (kernels/call_filter.h).
   OpScope& scope() { return scope_; }
 
   virtual Ticket ticket() = 0;

@@ -28,6 +28,7 @@ void PlannedDevice::submit(OpId id, const void* arguments, std::size_t) {
   if (!planning_) {
     if (observer_) observer_(id, arguments);
   } else if (options_.kernels != nullptr) {
+    options_.kernels->scope() = scope();  // by which it chooses them
     visit_op(id, arguments, [this](const auto& op) { options_.kernels->launch(op); });
   }
 }

@@ -11,6 +11,7 @@
 #include "runtime/elastic/download.h"
 #include "runtime/elastic/host_watch.h"
 #include "runtime/elastic/join.h"
+#include "runtime/elastic/kernel_rules.h"
 #include "runtime/elastic/recovery_plan.h"
 #include "runtime/elastic/source.h"
 #include "runtime/health/host_sources.h"
@@ -221,7 +222,13 @@ class PrepareSteps {
     }
     HF_TRY_VOID(agree(resolve_with_data(setup_.config, ranks, *setup_.data)));
     setup_.request = assignment_request(setup_.config, ranks);
-    if ((starts() || terms_.mode == PrepareMode::check) && is_first()) {
+    const bool is_new = starts() || terms_.mode == PrepareMode::check;
+    if (is_new)
+      HF_TRY_VOID(agree(check_rules_have_calls(inputs_.env, setup_.config, inputs_.config->origin,
+                                               {.data = setup_.request.data_max,
+                                                .pipeline = setup_.request.pipeline,
+                                                .tensor = setup_.request.tensor})));
+    if (is_new && is_first()) {
       for (const std::string& warning : setup_.data->warnings_of_documents()) print_message("{}", warning);
     }
     return checks() ? setup_.data->try_sources(setup_.config.model.vocabulary) : Result<void>();

@@ -68,12 +68,19 @@ const char* name_of(ResumeEffect effect) {
   return "";
 }
 
-// Returns the op of a key such as "kernels.rotary".
-std::optional<OpId> op_of_key(std::string_view key) {
+// Returns the ops whose kernels a key chooses: that of "kernels.rotary", and those of the rules of both configs.
+std::vector<OpId> ops_of_key(std::string_view key, const KernelsConfig& before, const KernelsConfig& after) {
+  const auto is_about = [](const KernelsConfig& kernels, std::string_view op) {
+    return std::ranges::any_of(kernels.rules, [op](const KernelRuleConfig& rule) { return rule.op == op; });
+  };
+  std::vector<OpId> ops;
   for (std::size_t index = 0; index < op_count; ++index) {
-    if (key == fmt::format("kernels.{}", op_names[index])) return static_cast<OpId>(index);
+    const bool is_of_rule =
+        key == "kernels.rules" && (is_about(before, op_names[index]) || is_about(after, op_names[index]));
+    if (is_of_rule || key == fmt::format("kernels.{}", op_names[index]))
+      ops.push_back(static_cast<OpId>(index));
   }
-  return std::nullopt;
+  return ops;
 }
 
 // Returns true if the run has begun a generation at `wanted` with these settings, and still descends from it.
@@ -260,10 +267,11 @@ Result<ResumeChanges> compare_with_stored(Env& env, const StartPoint& start, con
   HF_TRY(const Config stored, stored_config(env, start));
   std::string forbidden;
   for (ConfigChange& change : diff_config(stored, config)) {
-    if (const std::optional<OpId> op = op_of_key(change.key);
-        op.has_value() && same_kernel_bits(stored.kernels, config.kernels, *op, precision_of(config))) {
-      change.effect = ResumeEffect::safe;
-    }
+    const std::vector<OpId> ops = ops_of_key(change.key, stored.kernels, config.kernels);
+    const auto has_same_bits = [&](OpId op) {
+      return same_kernel_bits(stored.kernels, config.kernels, op, precision_of(config));
+    };
+    if (!ops.empty() && std::ranges::all_of(ops, has_same_bits)) change.effect = ResumeEffect::safe;
     const std::string line =
         fmt::format("{}: {} -> {}  ({})", change.key, change.before, change.after, name_of(change.effect));
     if (change.effect == ResumeEffect::forbidden) forbidden += "\n  " + line;
@@ -282,6 +290,8 @@ Result<ResumeChanges> compare_with_stored(Env& env, const StartPoint& start, con
 std::string numeric_settings(const Config& config) {
   std::string text;
   for (const Option& option : option_registry()) {
+    // Generations from before there were rules have settings without them.
+    if (option.key == "kernels.rules" && config.kernels.rules.empty()) continue;
     if (option.effect == ResumeEffect::numeric)
       text += fmt::format("{} = {}\n", option.key, value_text(option, config));
   }

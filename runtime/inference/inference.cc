@@ -1,12 +1,15 @@
 #include "runtime/inference/inference.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "runtime/config/loader.h"
 #include "runtime/interop/checkpoint_contents.h"
+#include "runtime/os/console.h"
 #include "runtime/os/machine_facts.h"
 #include "runtime/rank/device_choice.h"
+#include "runtime/rank/kernel_choice.h"
 #include "runtime/save/state_view.h"
 
 namespace holdfast::inference {
@@ -31,10 +34,28 @@ BatchShapeBT shape_of(const Config& config, const InferenceOptions& options) {
               options.sequence_length > 0 ? options.sequence_length : config.training.sequence_length};
 }
 
-// Opens the device with the kernels that it chooses by itself, whatever the run's config says.
-Result<std::unique_ptr<Device>> device_of(Env& env, const InferenceOptions& options) {
+// Opens the device with the kernels of the run, as far as this program has them on this device. Those that the options name
+// must be there.
+Result<std::unique_ptr<Device>> device_of(Env& env, const Config& of_run, const InferenceOptions& options) {
   Config config;
   config.device = options.device;
+  config.kernels = of_run.kernels;
+  config.kernels.plan.clear();  // of products in another precision
+  config.kernels.shadows.clear();
+  std::vector<std::string> needed;
+  for (const Override& given : options.kernels) needed.push_back(given.key);
+  const bool needs_isa = std::ranges::find(needed, "kernels.isa") != needed.end();
+  const std::optional<CpuIsa> isa = cpu_isa_of(config.kernels.isa);
+  if (isa.has_value() && *isa > best_cpu_isa() && !needs_isa) config.kernels.isa = "auto";
+  HF_TRY(const KernelTarget target, target_of_device(env, config));
+  HF_TRY(const KernelRegistry* registry, registry_of_device(env, config));
+  for (const std::string& forgotten : forget_missing_kernels(config.kernels, *registry, target, needed))
+    print_message(
+        "the run has {}, which is not here: the default computes in its place. Give "
+        "--kernels.plugins=FILE.so "
+        "where it is of a plug-in",
+        forgotten);
+  HF_TRY_VOID(check_device(env, config, {}));
   return make_device(env, config, {}, {.threads = options.threads});
 }
 
@@ -50,8 +71,8 @@ InferenceModel::InferenceModel(Config config, const InferenceOptions& options, s
 Result<std::unique_ptr<InferenceModel>> InferenceModel::load(Env& env, Checkpoint& checkpoint,
                                                              const InferenceOptions& options) {
   HF_CHECK(options.batch >= 1 && options.sequence_length >= 0);
-  HF_TRY(Config config, config_of_checkpoint(env, checkpoint));
-  HF_TRY(std::unique_ptr<Device> device, device_of(env, options));
+  HF_TRY(Config config, config_of_checkpoint(env, checkpoint, options.kernels));
+  HF_TRY(std::unique_ptr<Device> device, device_of(env, config, options));
   std::unique_ptr<InferenceModel> inference(
       new InferenceModel(std::move(config), options, std::move(device)));
   HF_TRY_VOID(inference->check_length(checkpoint.directory()));

@@ -10,6 +10,7 @@
 
 #include "checkpoint/store.h"
 #include "runtime/config/config.h"
+#include "runtime/config/loader.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/device/device.h"
 #include "runtime/device/host_access.h"
@@ -20,10 +21,11 @@
 namespace holdfast::inference {
 
 struct InferenceOptions {
-  std::string device = "cpu";        // or "cuda"
-  int threads = 1;                   // threads of the CPU
-  std::int64_t sequence_length = 0;  // longest input; 0 = the run's training.sequence_length
-  std::int64_t batch = 1;            // number of sequences at once
+  std::string device = "cpu";          // or "cuda"
+  int threads = 1;                     // threads of the CPU
+  std::int64_t sequence_length = 0;    // longest input; 0 = the run's training.sequence_length
+  std::int64_t batch = 1;              // number of sequences at once
+  std::vector<Override> kernels = {};  // keys of [kernels], in place of those of the run
 };
 
 // InferenceModel holds the model and its memory. Threads: one at a time.

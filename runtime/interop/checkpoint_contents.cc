@@ -103,13 +103,18 @@ std::vector<TensorRow> rows_by_layer(const std::vector<StoredTensor>& tensors) {
 }
 
 Result<Config> config_of_checkpoint(Env& env, const Checkpoint& checkpoint) {
+  Result<Config> config = config_of_checkpoint(env, checkpoint, {});
+  return config.ok() ? std::move(config) : with_code(ExitCode::checkpoint, config.error());
+}
+
+Result<Config> config_of_checkpoint(Env& env, const Checkpoint& checkpoint,
+                                    const std::vector<Override>& overrides) {
   const std::string name = checkpoint.directory() + " (stored config)";
   const Manifest& manifest = checkpoint.manifest();
   const StoredConfig of =
       manifest.values.contains(imported_from_key) ? StoredConfig::of_weights : StoredConfig::of_run;
-  Result<LoadedConfig> loaded = load_stored_config(env, manifest.config, name, of);
-  if (!loaded.ok()) return with_code(ExitCode::checkpoint, loaded.error());
-  return std::move(loaded->config);
+  HF_TRY(LoadedConfig loaded, load_stored_config(env, manifest.config, name, of, overrides));
+  return std::move(loaded.config);
 }
 
 }  // namespace holdfast::interop

@@ -8,6 +8,7 @@
 
 #include "checkpoint/store.h"
 #include "runtime/config/config.h"
+#include "runtime/config/loader.h"
 #include "runtime/core/result.h"
 #include "runtime/core/tensor.h"
 #include "runtime/os/env.h"
@@ -51,5 +52,8 @@ std::vector<TensorRow> rows_by_layer(const std::vector<StoredTensor>& tensors);
 // Returns the config of the run that wrote the checkpoint, or of the model that was imported; fails with
 // ExitCode::checkpoint where it cannot be used.
 Result<Config> config_of_checkpoint(Env& env, const Checkpoint& checkpoint);
+// Does the same with overrides; ExitCode::config where they are wrong.
+Result<Config> config_of_checkpoint(Env& env, const Checkpoint& checkpoint,
+                                    const std::vector<Override>& overrides);
 
 }  // namespace holdfast::interop

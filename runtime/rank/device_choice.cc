@@ -169,6 +169,13 @@ Result<const KernelRegistry*> registry_of_device(Env& env, const Config& config)
   return &cuda.module->registry();
 }
 
+Result<KernelTarget> target_of_device(Env& env, const Config& config) {
+  if (config.device != "cuda")
+    return KernelTarget{.isa = cpu_isa_of(config.kernels.isa).value_or(best_cpu_isa())};
+  HF_TRY(const CudaPresence cuda, needed_cuda(env));
+  return target_of(cuda.devices.front());
+}
+
 namespace {
 
 // Returns the kernels of a GPU that a run asks for. Those of plug-ins are for the CPU, and are known by their names.

@@ -93,6 +93,8 @@ int largest_sharing(std::span<const std::string> gpus);
 // ExitCode::config and Reach::host if there are more.
 Result<void> check_sharing(std::span<const std::string> gpus, int rank, std::int64_t allowed);
 
+// Returns the processor that the kernels of such a device are for.
+Result<KernelTarget> target_of_device(Env& env, const Config& config);
 // Returns the kernel implementations that a device of this config chooses from.
 Result<const KernelRegistry*> registry_of_device(Env& env, const Config& config);
 

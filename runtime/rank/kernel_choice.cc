@@ -42,6 +42,29 @@ std::string clause(std::string_view before, const Names& names, std::string_view
 
 namespace {
 
+OpId op_of_rule(const KernelRuleConfig& rule) {
+  const auto* const op = std::ranges::find(op_names, std::string_view(rule.op));
+  HF_CHECK(op != std::end(op_names), "a rule about {}, which is no op", rule.op);
+  return op_at(static_cast<std::size_t>(op - std::begin(op_names)));
+}
+
+// Adds the rules of a key, whose ops the config has checked.
+void add_rules(std::string_view key, const std::vector<KernelRuleConfig>& rules,
+               const std::map<std::string, std::string>& origin, std::vector<KernelPreference>& requests) {
+  const auto found = origin.find(std::string(key));
+  for (std::size_t index = 0; index < rules.size(); ++index) {
+    const KernelRuleConfig& rule = rules[index];
+    requests.push_back({.op = op_of_rule(rule),
+                        .name = rule.use,
+                        .origin = found == origin.end() ? "" : found->second,
+                        .key = fmt::format("{}[{}]", key, index),
+                        .layers = rule.layers,
+                        .every = rule.every_steps});
+    for (const ShapeConditionConfig& each : rule.where)
+      requests.back().where.push_back({.field = each.field, .value = each.value});
+  }
+}
+
 // Returns the request without plug-ins.
 KernelRequest own_request(const KernelsConfig& kernels, const std::map<std::string, std::string>& origin) {
   KernelRequest request;
@@ -52,6 +75,8 @@ KernelRequest own_request(const KernelsConfig& kernels, const std::map<std::stri
     request.requests.push_back(
         {op_at(index), kernels.implementations[index], found == origin.end() ? "" : found->second});
   }
+  add_rules("kernels.rules", kernels.rules, origin, request.requests);
+  add_rules("kernels.shadow", kernels.shadows, origin, request.requests);
   return request;
 }
 
@@ -72,6 +97,17 @@ Result<void> settle_kernels(const KernelRequest& request) {
   return limit_library_isa(request.isa);
 }
 
+namespace {
+
+std::string rule_line(std::string_view op, const KernelRule& rule) {
+  if (rule.every > 0)
+    return fmt::format("{}{}: {} is compared every {} steps, {}", op, rule.filter.text(), rule.first().name,
+                       rule.every, rule.why);
+  return fmt::format("{}{}: {}, {}", op, rule.filter.text(), rule.first().name, rule.why);
+}
+
+}  // namespace
+
 std::vector<std::string> kernel_summary(const KernelTable& table) {
   const std::string_view common = commonest_name(table);
   std::vector<std::string> lines;
@@ -83,6 +119,8 @@ std::vector<std::string> kernel_summary(const KernelTable& table) {
     } else if (lines.empty() || !lines.front().starts_with(common)) {
       lines.insert(lines.begin(), fmt::format("{}, {}", common, choice.why));
     }
+    for (const KernelRule& rule : choice.rules) lines.push_back(rule_line(op_names[index], rule));
+    for (const KernelRule& shadow : choice.shadows) lines.push_back(rule_line(op_names[index], shadow));
   }
   return lines;
 }
@@ -101,6 +139,9 @@ std::vector<std::string> kernel_lines(const KernelTable& table, const KernelRegi
     }
     lines.push_back(fmt::format("{:<22} {:<11} {}{}{}", op_names[index], choice.first().name, choice.why,
                                 clause("; else ", next), clause("; also ", others)));
+    for (const KernelRule& rule : choice.rules) lines.push_back("  " + rule_line(op_names[index], rule));
+    for (const KernelRule& shadow : choice.shadows)
+      lines.push_back("  " + rule_line(op_names[index], shadow));
   }
   return lines;
 }
@@ -111,8 +152,45 @@ std::vector<EventKernel> kernels_in_use(const KernelTable& table) {
     kernels.push_back({.op = std::string(op_names[index]),
                        .name = table[index].first().name,
                        .why = std::string(table[index].why)});
+    for (const KernelRule& rule : table[index].rules)
+      kernels.push_back(
+          {.op = op_names[index] + rule.filter.text(), .name = rule.first().name, .why = rule.why});
   }
   return kernels;
+}
+
+std::string names_in_use(const KernelChoice& choice) {
+  std::string names = choice.first().name;
+  for (const KernelRule& rule : choice.rules)
+    names += fmt::format(", {}{}", rule.first().name, rule.filter.text());
+  return names;
+}
+
+std::vector<std::string> forget_missing_kernels(KernelsConfig& kernels, const KernelRegistry& registry,
+                                                const KernelTarget& target,
+                                                std::span<const std::string> needed) {
+  const auto is_needed = [needed](std::string_view key) {
+    return std::ranges::find(needed, key) != needed.end();
+  };
+  std::vector<std::string> forgotten;
+  const auto is_missing = [&](OpId op, const std::string& name) {
+    return registry.find(op, name, target) == nullptr;
+  };
+  for (std::size_t index = 0; index < op_count; ++index) {
+    std::string& name = kernels.implementations[index];
+    const std::string key = fmt::format("kernels.{}", op_names[index]);
+    if (name == "auto" || is_needed(key) || !is_missing(op_at(index), name)) continue;
+    forgotten.push_back(fmt::format("{} = \"{}\"", key, name));
+    name = "auto";
+  }
+  if (is_needed("kernels.rules")) return forgotten;
+  std::erase_if(kernels.rules, [&](const KernelRuleConfig& rule) {
+    const OpId op = op_of_rule(rule);
+    if (!is_missing(op, rule.use)) return false;
+    forgotten.push_back(fmt::format("kernels.rules with {} = \"{}\"", rule.op, rule.use));
+    return true;
+  });
+  return forgotten;
 }
 
 bool same_kernel_bits(const KernelsConfig& before, const KernelsConfig& after, OpId op, DType precision) {

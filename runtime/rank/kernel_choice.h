@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,16 @@ std::vector<std::string> kernel_lines(const KernelTable& table, const KernelRegi
 // Returns for every op which implementation runs it, and why, for the start event.
 std::vector<EventKernel> kernels_in_use(const KernelTable& table);
 
-// Returns true if kernels.<op> may change from one config to the other without changing a bit of a run in
+// Returns the names of the implementations that run an op: "avx512, mine in layers 0-3".
+std::string names_in_use(const KernelChoice& choice);
+
+// Takes out of a config what asks for implementations that the target does not have, as those of a plug-in that was not
+// loaded; the keys `needed` stay. Returns what it took out, as in "kernels.add = "mine"".
+std::vector<std::string> forget_missing_kernels(KernelsConfig& kernels, const KernelRegistry& registry,
+                                                const KernelTarget& target,
+                                                std::span<const std::string> needed);
+
+// Returns true if kernels.<op> or the rules about it may change from one config to the other without changing a bit of a run in
 // `precision`, as far as this build knows both implementations.
 bool same_kernel_bits(const KernelsConfig& before, const KernelsConfig& after, OpId op, DType precision);
 

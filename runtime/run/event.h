@@ -39,7 +39,7 @@ struct OrNull {
   std::optional<T> value = {};
 };
 
-// The implementation that runs an op, and why.
+// The implementation that runs an op, and why. Of a rule, the op has its calls behind it: "add in layers 0-3".
 struct EventKernel {
   std::string op = {}, name = {}, why = {};
 };

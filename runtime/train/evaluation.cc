@@ -128,6 +128,7 @@ class HeldOutSet::Forwards final : public StageWork {
   Result<void> launch_forward(StagePosition position) override {
     const auto slot = static_cast<std::size_t>(position.microbatch);
     if (position.chunk == 0) load(slot);
+    const OpScopeGuard scope(worker_->rank().device.scope(), {.pass = OpScope::Pass::forward});
     return worker_->stage()
         .model(position.chunk)
         .forward_loss(worker_->rank().device, worker_->stage().tokens().at(slot), position.microbatch,

@@ -38,6 +38,7 @@ void StageModel::bind(Device& device, const MemoryArena& arena, TensorGroup& gro
 
 Result<void> StageModel::launch_all_kinds(Device& device) const {
   const TokenBatch batch = tokens_.at(0);
+  const OpScopeGuard scope(device.scope(), {});
   for (const std::unique_ptr<Model>& model : models_) {
     for (const bool accumulate : {false, true}) {
       HF_TRY_VOID(model->forward_backward(device, batch, loss_sums_.data(), {.accumulate = accumulate}));

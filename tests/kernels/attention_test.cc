@@ -328,8 +328,8 @@ TEST(Attention, ADeviceTakesBf16ProductsForBf16Alone) {
   const std::unique_ptr<Device> device = make_cpu_device({});
   const AttentionForward bf16{.dtype = DType::bf16}, fp32{.dtype = DType::fp32};
   const KernelChoice& choice = device->kernels()[static_cast<std::size_t>(OpId::attention_forward)];
-  EXPECT_STREQ(choice.of(&bf16).name, name_of(isa));
-  EXPECT_STREQ(choice.of(&fp32).name, "avx512");
+  EXPECT_STREQ(first_that_computes(choice.order, &bf16).name, name_of(isa));
+  EXPECT_STREQ(first_that_computes(choice.order, &fp32).name, "avx512");
   EXPECT_NE(device->description().find(std::string("attention_forward ") + name_of(isa)), std::string::npos);
 }
 

@@ -10,6 +10,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/matmul.h"
+#include "kernels/rotary.h"
 #include "runtime/device/device.h"
 
 namespace holdfast::test {
@@ -134,8 +135,8 @@ TEST(KernelRegistry, ARequestWinsAndFallsBackForWhatItDoesNotSupport) {
   const Result<KernelTable> table = rotary.choose(CpuIsa::portable, "mine");
   const KernelChoice& choice = table.value()[static_cast<std::size_t>(OpId::rotary)];
   const int odd = 3, even = 4;
-  EXPECT_STREQ(choice.of(&odd).name, "mine");
-  EXPECT_STREQ(choice.of(&even).name, "portable");
+  EXPECT_STREQ(first_that_computes(choice.order, &odd).name, "mine");
+  EXPECT_STREQ(first_that_computes(choice.order, &even).name, "portable");
 }
 
 TEST(KernelRegistry, AnUnknownNameIsAnErrorWithTheKnownOnes) {
@@ -248,6 +249,84 @@ TEST(KernelRegistry, ThisProgramsHasEveryOpForEveryProcessorAndAsReference) {
     }
   }
   EXPECT_EQ(names.size(), op_count);
+}
+
+// Two implementations beside the default of rotary, and rules about them.
+class RuleTest : public testing::Test {
+ protected:
+  Result<KernelTable> choose(const std::vector<KernelPreference>& requests) const {
+    return rotary_.registry().choose(CpuIsa::portable, requests);
+  }
+  static KernelPreference rule(const std::string& name, const std::string& layers, int number = 0,
+                               std::vector<ShapeCondition> where = {}, std::int64_t every = 0) {
+    return {.op = OpId::rotary,
+            .name = name,
+            .key = fmt::format("kernels.rules[{}]", number),
+            .layers = layers,
+            .where = std::move(where),
+            .every = every};
+  }
+  static const KernelChoice& of_rotary(const KernelTable& table) {
+    return table[static_cast<std::size_t>(OpId::rotary)];
+  }
+  static std::string name_in(const KernelTable& table, int layer, std::int64_t rows = 1) {
+    const Call call{.rows = rows};
+    const ImplementationOrder& order =
+        of_rotary(table).order_of({.layer = layer, .part = OpScope::Part::attention}, &call);
+    return first_that_computes(order, &call).name;
+  }
+  using Call = kernels::Rotary;
+  static Implementation with_bits(Implementation one) {
+    one.same_bits_as_portable = true;
+    return one;
+  }
+  Rotary rotary_{{with_bits(test::of_rotary("portable", CpuIsa::portable)),
+                  test::of_rotary("mine", CpuIsa::portable, -1),
+                  test::of_rotary("other", CpuIsa::portable, -1)}};
+};
+
+TEST_F(RuleTest, ChoosesByLayerAndShapeBeforeTheChoiceOfTheOp) {
+  const KernelTable table =
+      choose({rule("mine", "0-1"), {OpId::rotary, "other"}, rule("portable", "3", 1, {{"rows", "8"}})})
+          .value();
+  EXPECT_EQ(name_in(table, 0), "mine");
+  EXPECT_EQ(name_in(table, 1), "mine");
+  EXPECT_EQ(name_in(table, 2), "other");
+  EXPECT_EQ(name_in(table, 3), "other");
+  EXPECT_EQ(name_in(table, 3, 8), "portable");
+  EXPECT_EQ(name_in(table, -1), "other");
+}
+
+TEST_F(RuleTest, IsPartOfTheBitsAlsoWhereItsOwnAreKnown) {
+  const auto bits = [this](const std::vector<KernelPreference>& requests) {
+    return bits_of(of_rotary(choose(requests).value()), DType::fp32);
+  };
+  EXPECT_EQ(bits({rule("mine", "0-1")}), "rotary mine in layers 0-1");
+  EXPECT_EQ(bits({rule("portable", "0-1")}), "") << "which every run has";
+  EXPECT_EQ(bits({{OpId::rotary, "mine"}, rule("portable", "0-1")}),
+            "rotary mine, rotary portable in layers 0-1")
+      << "in which the run differs from one with mine everywhere";
+}
+
+TEST_F(RuleTest, RefusesContradictionsAndUnknownNames) {
+  EXPECT_THAT(
+      choose({rule("mine", "0-2"), rule("other", "2-", 1)}).error().message,
+      HasSubstr("kernels.rules[1], rotary = \"other\": kernels.rules[0] says \"mine\" in layers 0-2, and "
+                "both are about some calls in layers 2-"));
+  EXPECT_TRUE(choose({rule("mine", "0-2"), rule("mine", "2-", 1)}).ok()) << "they agree";
+  EXPECT_TRUE(choose({rule("mine", "0-1"), rule("other", "2-", 1)}).ok());
+  EXPECT_THAT(
+      choose({rule("mien", "0")}).error().message,
+      HasSubstr("kernels.rules[0], rotary = \"mien\": there is no such implementation, did you mean mine?"));
+  EXPECT_THAT(choose({rule("mine", "one")}).error().message,
+              HasSubstr("kernels.rules[0], rotary = \"mine\": layers"));
+}
+
+TEST_F(RuleTest, TellsThatShapesFollowFromTheLayout) {
+  const KernelTable table = choose({rule("mine", "0"), rule("mine", "1", 1, {{"rows", "8"}})}).value();
+  EXPECT_EQ(of_rotary(table).rules[0].why, "chosen by kernels.rules[0]");
+  EXPECT_THAT(of_rotary(table).rules[1].why,
+              HasSubstr("in another layout, which may cut calls to other shapes"));
 }
 
 }  // namespace

@@ -145,7 +145,9 @@ Result<std::vector<Override>> Experiment::overrides_of_b() const {
     for (const std::string& each : paths)
       list += fmt::format("{}{}", list.empty() ? "" : ", ", Json(each).dump());
     overrides.push_back({.key = "kernels.plugins", .value = "[" + list + "]"});
-    for (std::size_t index = 0; index < op_count; ++index) {
+    const bool has_rules = std::ranges::any_of(
+        terms_.candidate, [](const Override& each) { return each.key == "kernels.rules"; });
+    for (std::size_t index = 0; index < op_count && !has_rules; ++index) {
       for (const Implementation* each : registry->of(static_cast<OpId>(index))) {
         if (each->plugin != nullptr)
           overrides.push_back({.key = fmt::format("kernels.{}", op_names[index]), .value = each->name});
@@ -161,6 +163,14 @@ Result<void> Experiment::read_configs() {
   HF_TRY(config_a_, load(terms_.overrides));
   HF_TRY(const std::vector<Override> overrides, overrides_of_b());
   HF_TRY(config_b_, load(overrides));
+  // B has what it is about in all calls, unless it comes with rules of its own.
+  const auto is_named = [&overrides](std::string_view key) {
+    return std::ranges::any_of(overrides, [key](const Override& each) { return each.key == key; });
+  };
+  if (!is_named("kernels.rules"))
+    std::erase_if(config_b_->config.kernels.rules,
+                  [&](const KernelRuleConfig& rule) { return is_named("kernels." + rule.op); });
+  for (LoadedConfig* const each : {&*config_a_, &*config_b_}) each->config.kernels.shadows.clear();
   for (LoadedConfig* const each : {&*config_a_, &*config_b_}) {
     choose_layout(each->config.parallel, 1, terms_.overrides);
     write_nothing(each->config);
@@ -219,12 +229,12 @@ Result<void> Experiment::limit_steps() {
 
 void Experiment::tell_kernels() {
   report_.device = a_->session().device().description();
-  const std::vector<EventKernel> of_a = kernels_in_use(a_->session().device().kernels()),
-                                 of_b = kernels_in_use(b_->session().device().kernels());
-  for (std::size_t i = 0; i < std::min(of_a.size(), of_b.size()); ++i) {
-    if (of_a[i].name == of_b[i].name) continue;
-    differing_.insert(of_a[i].op);
-    report_.kernels.push_back(fmt::format("{}: A {}, B {}", of_a[i].op, of_a[i].name, of_b[i].name));
+  const KernelTable &of_a = a_->session().device().kernels(), &of_b = b_->session().device().kernels();
+  for (std::size_t i = 0; i < op_count; ++i) {
+    const std::string names_a = names_in_use(of_a[i]), names_b = names_in_use(of_b[i]);
+    if (names_a == names_b) continue;
+    differing_.insert(op_names[i]);
+    report_.kernels.push_back(fmt::format("{}: A {}, B {}", op_names[i], names_a, names_b));
   }
 }
 

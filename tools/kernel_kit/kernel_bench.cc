@@ -55,7 +55,7 @@ class CallBench {
       : clock_(clock),
         terms_(terms),
         runner_(runner),
-        usual_(usual.of(call.sample.shape.arguments())),
+        usual_(first_that_computes(usual.order, call.sample.shape.arguments())),
         call_(call),
         random_(random),
         tell_(tell),

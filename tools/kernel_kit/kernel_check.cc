@@ -203,7 +203,8 @@ class KernelChecker {
 
   void check(const CheckShape& shape) {
     visit_op(shape.call.id(), shape.call.arguments(), [&](const auto& op) {
-      const Trial trial(kernel_, usual_.of(shape.call.arguments()), op, shape.contents, seed_);
+      const Trial trial(kernel_, first_that_computes(usual_.order, shape.call.arguments()), op,
+                        shape.contents, seed_);
       ++verdict_.calls;
       label_ = measure::call_text(shape.call.id(), shape.call.arguments());
       if constexpr (requires { op.dtype; }) label_ += op.dtype == DType::fp32 ? ", fp32" : "";

@@ -35,6 +35,7 @@ enum class Action : std::uint8_t { run, prepare, begin_count, allocate, stamp, c
 struct Slot {
   OpId id = OpId::count;
   Action action = Action::run;
+  CallPlace place;
   alignas(16) std::byte arguments[op_bytes_max];
 };
 
@@ -250,6 +251,7 @@ void CpuDevice::push(OpId id, Action action, const void* arguments, std::size_t 
   Slot& slot = slots_[position % slots_.size()];
   slot.id = id;
   slot.action = action;
+  slot.place = place_of(scope());
   if (bytes > 0) std::memcpy(slot.arguments, arguments, bytes);
   submitted_.store(position + 1);
   if (sleeping_.load()) {
@@ -361,10 +363,11 @@ void CpuDevice::execute(const Slot& slot) {
   }
   HF_CHECK(slot.id < OpId::count, "launch of an unknown op {}", static_cast<int>(slot.id));
   // Reports a plug-in from its first question on, which is whether it computes the call.
-  const KernelChoice& choice = kernels_[static_cast<std::size_t>(slot.id)];
-  const bool is_reported = report_plugin_ && !choice.order.empty() && choice.first().plugin != nullptr;
-  if (is_reported) report_plugin_(choice.first().plugin->text);
-  const Implementation& kernel = choice.of(slot.arguments);
+  const ImplementationOrder& order =
+      kernels_[static_cast<std::size_t>(slot.id)].order_of(slot.place, slot.arguments);
+  const bool is_reported = report_plugin_ && !order.empty() && order.front()->plugin != nullptr;
+  if (is_reported) report_plugin_(order.front()->plugin->text);
+  const Implementation& kernel = first_that_computes(order, slot.arguments);
   if (is_reported && kernel.plugin == nullptr) report_plugin_({});
   run_on_kernel(slot, kernel);
   if (is_reported && kernel.plugin != nullptr) report_plugin_({});

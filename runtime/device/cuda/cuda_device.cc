@@ -145,7 +145,9 @@ CudaDevice::~CudaDevice() {
 }
 
 void CudaDevice::submit(OpId id, const void* arguments, std::size_t bytes) {
-  const Implementation& kernel = kernels_[static_cast<std::size_t>(id)].of(arguments);
+  const KernelChoice& choice = kernels_[static_cast<std::size_t>(id)];
+  const Implementation& kernel =
+      first_that_computes(choice.order_of(place_of(scope()), arguments), arguments);
   if (kernel.cuda_prepare != nullptr) kernel.cuda_prepare(context_, arguments);
   HF_CHECK(planning_ || grow_workspace().ok(), "no memory for the workspace of {}, which was not planned",
            name_of(id));
@@ -364,12 +366,15 @@ Result<void> CudaDevice::end_planning() {
 // Returns what decides bits besides the own kernels named "cuda", which every CUDA device has.
 std::string bits_beside_own(const KernelTable& kernels, DType precision) {
   std::vector<std::string> parts;
+  const auto is_own = [precision](const Implementation& each) {
+    return std::string_view(each.name) == "cuda" || (each.bf16_only && precision != DType::bf16);
+  };
   for (const KernelChoice& choice : kernels) {
-    for (const Implementation* each : choice.order) {
-      if (std::string_view(each->name) == "cuda" || (each->bf16_only && precision != DType::bf16)) continue;
-      parts.push_back(each->library != nullptr ? each->library()
-                                               : fmt::format("{} {}", name_of(each->op), each->name));
-    }
+    visit_bits(choice, is_own, [&parts](const Implementation& each, const std::string& text) {
+      parts.push_back(
+          (each.library != nullptr ? each.library() : fmt::format("{} {}", name_of(each.op), each.name)) +
+          text);
+    });
   }
   return fmt::format("{}", fmt::join(parts, ", "));
 }

@@ -1,0 +1,149 @@
+"""Kernels for some calls of an op ([[kernels.rules]]): by layer and by shape, in every layout and after a kill."""
+import re
+import unittest
+
+import errors_test
+import harness
+import kernel_test
+
+ROWS = errors_test.read_table(lambda heading: heading == errors_test.RULES)
+
+# A rotary that has the bits of Holdfast's own, or SCALE times them.
+ROTARY = """#include "holdfast_kernel.h"
+#include <math.h>
+static int launch(const hf_call* call, void* workspace, void* stream) {
+  const hf_rotary* op = (const hf_rotary*)call->op;
+  const int64_t half = op->head_size / 2;
+  (void)workspace, (void)stream;
+  for (int64_t row = 0; row < op->rows; ++row) {
+    const float* cosine = op->cosine + row % op->sequence_length * half;
+    const float* sine = op->sine + row % op->sequence_length * half;
+    for (int64_t head = 0; head < op->heads; ++head) {
+      float* x = (float*)op->x + row * op->row_stride + head * op->head_size;
+      for (int64_t i = 0; i < half; ++i) {
+        const float low = x[i], high = x[i + half], turned = op->inverse ? -sine[i] : sine[i];
+        x[i] = fmaf(low, cosine[i], -(high * turned)) * SCALE;
+        x[i + half] = fmaf(high, cosine[i], low * turned);
+      }
+    }
+  }
+  COMPUTE
+  return 0;
+}
+static int supports(const hf_call* call) { return ((const hf_rotary*)call->op)->dtype == HF_FP32; }
+static const hf_kernel kernels[] = {{ABI, HF_CPU, HF_SAME_BITS_TWICE | HF_LAYOUT_FREE, 0, "rotary", HF_SCHEMA_ROTARY, NAME, 0, supports, 0, launch}};
+HF_EXPORT const hf_kernel* hf_kernels(int* count) { *count = 1; return kernels; }
+"""
+
+
+class RulesTest(unittest.TestCase):
+    def setUp(self):
+        self.scene = harness.Scene(steps=6)
+        self.addCleanup(self.scene.close)
+        for name, scale in [("same", "1"), ("other", "(1 + 0x1p-23f)")]:
+            kernel_test.build(self.scene.directory / f"{name}.so", source=ROTARY, link=["-lm"], NAME=f'"{name}"', SCALE=scale, COMPUTE="")
+        self.add_to_config('[kernels]\nplugins = ["same.so", "other.so"]\n')
+
+    def add_to_config(self, text):
+        self.scene.config.write_text(self.scene.config.read_text() + text)
+
+    def trained(self, name, *overrides, ranks=1):
+        run = self.scene.run(name)
+        run.start(ranks, overrides=overrides).expect_exit(0)
+        return run
+
+    def test_same_bits_in_every_layout_and_after_a_kill(self):
+        words = ["--parallel.tensor_lanes=2"]
+        default = self.trained("default", *words).digest()
+        rule = '[[kernels.rules]]\nop = "rotary"\nlayers = "0"\nuse = "{}"\n'
+        self.add_to_config(rule.format("same"))
+        same = self.trained("same", *words)
+        self.assertEqual(same.digest(), default, "a kernel with the same bits")
+        start = same.events("start")[0]
+        self.assertEqual(start["kernels"]["rotary in layers 0"]["name"], "same")
+        self.assertNotEqual(start["kernels"]["rotary"]["name"], "same")
+        self.assertRegex((same.checkpoints()[-1] / "manifest.json").read_text(), r"rotary same [0-9a-f]{16} in layers 0")
+
+        text = self.scene.config.read_text()
+        self.scene.config.write_text(text.replace('use = "same"', 'use = "other"'))
+        other = self.trained("other", *words)
+        self.assertNotEqual(other.digest(), default, "it is what computes")
+        everywhere = self.trained("everywhere", *words, '--kernels.rules=[]', "--kernels.rotary=other")
+        self.assertNotEqual(other.digest(), everywhere.digest(), "in one of the layers alone")
+        for name, layout in [("data", []), ("tensor", ["--parallel.tensor=2"]), ("pipeline", ["--parallel.pipeline=2"])]:
+            with self.subTest(name):
+                self.assertEqual(self.trained(name, *words, *layout, ranks=2).digest(), other.digest())
+        killed = self.scene.run("killed")
+        killed.start(1, overrides=words, faults="step.end@4=kill:0").wait()
+        again = killed.start(1, overrides=words)
+        again.expect_exit(0)
+        self.assertNotIn("numeric", again.output())
+        self.assertEqual(killed.digest(), other.digest())
+
+        changed = other.start(1, overrides=[*words, "--training.steps=8", "--kernels.rules=[]"])
+        changed.expect_exit(0)
+        self.assertRegex(changed.output(), r'kernels.rules: \[\{ op = "rotary", layers = "0", use = "other" \}\] -> \[\]  \(numeric')
+        self.assertRegex(changed.output(), r'made on "cpu, .*rotary other [0-9a-f]{16} in layers 0.*", now on "cpu[^"]*"  \(numeric')
+
+    def test_shapes(self):
+        """Of the layers' matrix products and the head's, those with as many columns as the vocabulary has tokens."""
+        shown = harness.program_output("check", self.scene.config, "--kernels", '--kernels.rules=[{op="matmul",where={n=256},use="portable"}]')
+        self.assertIn("    matmul where n = 256: portable, chosen by kernels.rules[0]", shown)
+        self.assertRegex(shown, r"matmul \w+, matmul portable where n = 256|matmul portable where n = 256")
+        rule = '--kernels.rules=[{op="rotary",where={rows="%s",inverse=false},use="other"}]'
+        default = self.trained("default")
+        self.assertNotEqual(self.trained("large", rule % ">=1").digest(), default.digest())
+
+    def test_commands_compute_with_the_run_s_kernels(self):
+        run = self.trained("run", '--kernels.rules=[{op="rotary",layers="1",use="other"}]')
+        plugins = f"--kernels.plugins={self.scene.directory}/other.so"
+        replayed = harness.program_output("replay", run.directory, "--step", 5, plugins)
+        self.assertIn("comparison same bits", replayed)
+        words = ["evaluate", run.directory, "--data", self.scene.text, "--sequence-length=64"]
+        scaled = kernel_test.build(self.scene.directory / "scaled.so", source=ROTARY, link=["-lm"], NAME='"other"', SCALE="1.5f", COMPUTE="")
+        own = harness.program_output(*words, plugins)
+        self.assertNotEqual(own, harness.program_output(*words, f"--kernels.plugins={scaled}"))
+        default = harness.call_program(*words)
+        self.assertEqual(default.returncode, 0, default.stdout)
+        self.assertRegex(default.stdout, r'the run has kernels.rules with rotary = "other", which is not here: the default computes in its place')
+        self.assertEqual(harness.program_output("sample", run.directory, "--tokens=4", plugins), harness.program_output("sample", run.directory, "--tokens=4", plugins))
+        refused = harness.call_program("sample", run.directory, "--tokens=4", "--kernels.rotary=other")
+        self.assertEqual(refused.returncode, 2, refused.stdout)
+        compared = harness.call_program("kernel", "ab", self.scene.config, "--steps=2", "--from=start", '--kernels.rules=[{op="rotary",layers="1",use="other"}]')
+        self.assertEqual(compared.returncode, 0, compared.stdout)
+        self.assertRegex(compared.stdout, r"rotary: A \w+, B \w+, other in layers 1\n")
+        self.assertRegex(compared.stdout, r"first in result 0 of rotary in layers.1.attention")
+
+
+class BadRuleTest(unittest.TestCase):
+    """A sentence and exit code 2 for each rule that cannot be, from check and from train, which writes nothing."""
+    RULES = {
+        "rule-unknown-op": '{op="rotray",use="portable"}',
+        "rule-unknown-kernel": '{op="rotary",use="portabel"}',
+        "rule-incomplete": '{op="rotary"}',
+        "rule-unknown-key": '{op="rotary",use="portable",layer="1"}',
+        "rule-bad-layers": '{op="rotary",use="portable",layers="x*"}',
+        "rule-no-such-layer": '{op="rotary",use="portable",layers="7-9"}',
+        "rule-of-no-layer": '{op="adamw",use="portable",layers="0"}',
+        "rule-unknown-shape": '{op="rotary",use="portable",where={row=4}}',
+        "rule-bad-shape": '{op="rotary",use="portable",where={rows="four"}}',
+        "rule-no-such-shape": '{op="rotary",use="portable",where={rows=5}}',
+        "rule-no-such-call": '{op="gelu_forward",use="portable"}',
+        "rule-contradiction": '{op="rotary",use="portable",layers="0"},{op="rotary",use="reference"}',
+    }
+
+    def test_every_row(self):
+        self.assertEqual(set(self.RULES), set(ROWS))
+        with harness.Scene(steps=6) as scene:
+            for name, rules in self.RULES.items():
+                for command in (["check"], ["train"]):
+                    with self.subTest(name, command=command):
+                        done = harness.call_program(*command, scene.config, f"--run.directory={scene.directory}/run", f"--kernels.rules=[{rules}]")
+                        self.assertEqual(done.returncode, ROWS[name].code, done.stdout)
+                        self.assertRegex(done.stdout, ROWS[name].pattern)
+                        self.assertFalse(re.search(r"^step ", done.stdout, re.MULTILINE))
+            self.assertFalse((scene.directory / "run/checkpoints").exists())
+
+
+if __name__ == "__main__":
+    harness.main()
