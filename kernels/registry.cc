@@ -192,6 +192,12 @@ ImplementationOrder with_first(const Implementation* wanted, ImplementationOrder
   return order;
 }
 
+// Returns whether all that an op writes is known from its struct, and is a result of the model.
+bool can_be_compared(OpId op) {
+  return is_launched_for_layers(op) || op == OpId::embedding_forward ||
+         class_of(op) == OpClass::cross_entropy;
+}
+
 // Returns a sentence where a rule is about calls for which another, or the choice for the whole op, has another name.
 std::string contradiction(const KernelPreference& request, const KernelRule& rule, const KernelRule& other) {
   const bool differs = std::string_view(rule.first().name) != other.first().name;
@@ -218,6 +224,12 @@ Result<void> KernelRegistry::add_request(const KernelPreference& request, const 
   const Result<CallFilter> filter = CallFilter::parse(request.op, request.layers, request.where);
   if (!filter.ok()) return fail(ExitCode::config, "{}: {}", preference_text(request), filter.error().message);
   const bool is_shadow = request.every > 0;
+  if (is_shadow && !can_be_compared(request.op))
+    return fail(
+        ExitCode::config,
+        "{}: only ops of the model whose results are arrays of their own are compared, and {} is none; "
+        "take it out",
+        preference_text(request), name_of(request.op));
   KernelRule rule{.filter = *filter,
                   .order = is_shadow ? ImplementationOrder{wanted} : with_first(wanted, choice.order),
                   .why = why_requested(request, *wanted, filter->has_shapes()),
@@ -225,7 +237,7 @@ Result<void> KernelRegistry::add_request(const KernelPreference& request, const 
                   .every = request.every};
   std::vector<KernelRule>& rules = is_shadow ? choice.shadows : choice.rules;
   for (const KernelRule& other : rules) {
-    if (const std::string problem = contradiction(request, rule, other); !is_shadow && !problem.empty())
+    if (const std::string problem = contradiction(request, rule, other); !problem.empty())
       return fail(ExitCode::config, "{}", problem);
   }
   rules.push_back(std::move(rule));

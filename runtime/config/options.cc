@@ -536,6 +536,11 @@ std::vector<Option> kernel_options() {
           "kernels.rules", HF_FIELD(kernels.rules), false, kNumeric,
           "Implementations for some calls of an op, by layers and shapes, before the keys below: a list of "
           "{op, layers, where, use} (docs/kernels.md)"),
+      kernel_rules(
+          "kernels.shadow", HF_FIELD(kernels.shadows), true, kSafe,
+          "Implementations that compute some calls of an op once more, every so many steps, and are compared "
+          "with those that the run has: a list of {op, layers, where, use, every} (docs/kernels.md). They "
+          "decide no bit"),
       HF_OPS(HF_KERNEL_OPTION)};
 }
 #undef HF_KERNEL_OPTION

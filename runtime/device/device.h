@@ -36,6 +36,7 @@
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/result.h"
 #include "runtime/device/op_inspector.h"
+#include "runtime/device/shadow_result.h"
 #include "runtime/os/span_recorder.h"
 
 namespace holdfast::device {
@@ -84,6 +85,12 @@ class Device : public DeviceQueue {
   // its part are right for all ops of a layer and of the head, because rules choose their kernels by them
   // (kernels/call_filter.h).
   OpScope& scope() { return scope_; }
+
+  // Says that what is launched from now on belongs to a step (counted from 1), in which the shadows that are due
+  // (KernelChoice::shadows) are compared; 0: to none. Where none is due, it changes nothing.
+  void shadow_step(std::uint64_t step) { shadow_step_ = step; }
+  // Returns what was found since the last call, an element for each op, layer and kernel. Called while nothing is in flight.
+  virtual std::vector<ShadowResult> take_shadow_results() { return {}; }
 
   virtual Ticket ticket() = 0;
   virtual bool reached(Ticket ticket) const = 0;
@@ -183,6 +190,7 @@ class Device : public DeviceQueue {
   virtual void launch_fault(DeviceFault /*fault*/) { HF_CHECK(false, "a device without faults"); }
 
  protected:
+  std::uint64_t shadow_step() const { return shadow_step_; }
   // Calls the watch, in a wait of the launching thread.
   void look_after_queue() {
     if (std::this_thread::get_id() != launching_thread_ || watch_ == nullptr) return;
@@ -209,6 +217,7 @@ class Device : public DeviceQueue {
   std::thread::id launching_thread_;
   OpInspector* inspector_ = nullptr;
   OpScope scope_;
+  std::uint64_t shadow_step_ = 0;
 };
 
 // Allocates all memory of a plan.

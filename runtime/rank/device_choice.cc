@@ -182,6 +182,12 @@ namespace {
 Result<std::vector<KernelPreference>> requests_on_gpu(const KernelRequest& request_of_run,
                                                       const UsableGpu& gpu) {
   for (const KernelPreference& request : request_of_run.requests) {
+    if (request.every > 0)
+      return fail(
+          ExitCode::config,
+          "{}: shadows are compared on the CPU, and this run computes on a GPU; take it out, or train with "
+          "device = \"cpu\"",
+          preference_text(request));
     const Implementation* const found =
         request_of_run.registry->find(request.op, request.name, best_cpu_isa());
     const bool has_gpu =

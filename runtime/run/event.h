@@ -172,6 +172,38 @@ struct EvaluationEvent {
   }
 };
 
+struct KernelShadowEvent {
+  static constexpr std::string_view kind = "kernel_shadow";
+  static constexpr std::string_view meaning =
+      "A kernel of kernels.shadow has computed the calls of an op in a layer once more, and was compared "
+      "with "
+      "the one that the run has, which alone decides its bits.";
+  std::int64_t time_us = 0;
+  std::uint64_t step = 0;
+  std::string op = {}, kernel = {}, chosen = {};
+  OrNull<int> layer = {};
+  std::int64_t calls = 0;
+  double ulp_max = no_number, ulp_mean = no_number;
+  std::string worst = {};
+  std::int64_t nonfinite = 0;
+  double chosen_ms = no_number, shadow_ms = no_number;
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("step", self.step, "", "Step that the calls were made in");
+    visit("op", self.op, "", "The op");
+    visit("layer", self.layer, "", "The layer, from 0; null: outside of layers");
+    visit("kernel", self.kernel, "", "The implementation that was compared");
+    visit("chosen", self.chosen, "", "The one that the run has");
+    visit("calls", self.calls, "", "Calls that were compared, of all ranks");
+    visit("ulp_max", self.ulp_max, "", "Largest difference, in units in the last place of the run's number");
+    visit("ulp_mean", self.ulp_mean, "", "Mean difference of all numbers");
+    visit("worst", self.worst, "", "Array and index of the largest difference; empty: there is none");
+    visit("nonfinite", self.nonfinite, "", "Numbers that are finite in one of the two alone");
+    visit("chosen_ms", self.chosen_ms, "ms", "Time of all these calls by the run's implementation");
+    visit("shadow_ms", self.shadow_ms, "ms", "Time of the same calls by the other one");
+  }
+};
+
 struct SnapshotEvent {
   static constexpr std::string_view kind = "snapshot";
   static constexpr std::string_view meaning =
@@ -623,9 +655,9 @@ struct FinishEvent {
 
 // All kinds, in the order of docs/events.md.
 using EventKinds =
-    std::tuple<StartEvent, StepEvent, EvaluationEvent, SnapshotEvent, CheckpointEvent, UploadEvent,
-               IntervalEvent, FailureCostEvent, FaultEvent, RecoveryEvent, VerdictEvent, StragglerEvent,
-               HealthEvent, DrainEvent, ExcludeEvent, GapEvent, FinishEvent>;
+    std::tuple<StartEvent, StepEvent, EvaluationEvent, KernelShadowEvent, SnapshotEvent, CheckpointEvent,
+               UploadEvent, IntervalEvent, FailureCostEvent, FaultEvent, RecoveryEvent, VerdictEvent,
+               StragglerEvent, HealthEvent, DrainEvent, ExcludeEvent, GapEvent, FinishEvent>;
 
 template <typename E>
 concept Event = requires(const E& event) {

@@ -203,6 +203,48 @@ void Progress::evaluated(std::uint64_t step, double loss, std::int64_t duration_
       .time_us = env_->wall_time_us(), .step = step, .loss = loss, .duration_ms = milliseconds(duration_ns)});
 }
 
+void Progress::compared_kernels(std::uint64_t step, const std::vector<ShadowResult>& results) {
+  if (!writes_) return;
+  std::vector<ShadowResult> of_ops;
+  for (const ShadowResult& each : results) {
+    KernelShadowEvent event{.time_us = env_->wall_time_us(),
+                            .step = step,
+                            .op = each.op,
+                            .kernel = each.kernel,
+                            .chosen = each.chosen,
+                            .calls = each.calls,
+                            .ulp_max = each.ulp_max,
+                            .ulp_mean = each.ulp_mean(),
+                            .worst = each.worst,
+                            .nonfinite = each.wrong_kind,
+                            .chosen_ms = milliseconds(each.chosen_ns),
+                            .shadow_ms = milliseconds(each.shadow_ns)};
+    if (each.layer >= 0) event.layer = {each.layer};
+    log_->write(event);
+    const auto found = std::ranges::find_if(
+        of_ops, [&each](const ShadowResult& one) { return one.op == each.op && one.kernel == each.kernel; });
+    if (found == of_ops.end()) {
+      of_ops.push_back(each);
+    } else {
+      if (each.ulp_max > found->ulp_max) found->layer = each.layer;
+      found->add(each);
+    }
+  }
+  for (const ShadowResult& each : of_ops) {
+    const std::string where =
+        each.worst.empty() ? ""
+                           : fmt::format(" ({}{})", each.worst,
+                                         each.layer >= 0 ? fmt::format(" in layer {}", each.layer) : "");
+    say(fmt::format(
+        "step {}/{}  shadow {} of {}: at most {:.3g} ULP from {}{}, {:.3g} in the mean{}; {:.3g} of "
+        "its time, in {} calls",
+        step, setup_.steps, each.kernel, each.op, each.ulp_max, each.chosen, where, each.ulp_mean(),
+        each.wrong_kind > 0 ? fmt::format(", {} numbers not finite in one alone", each.wrong_kind) : "",
+        static_cast<double>(each.shadow_ns) / static_cast<double>(std::max<std::int64_t>(1, each.chosen_ns)),
+        each.calls));
+  }
+}
+
 void Progress::saved(const SaveReport& report, const std::string& directory) {
   if (!writes_) return;
   log_->write(CheckpointEvent{.time_us = env_->wall_time_us(),

@@ -86,6 +86,8 @@ class Progress {
   // Makes the log's thread write a file of the run.
   void post(std::function<void()> writing);
   void evaluated(std::uint64_t step, double loss, std::int64_t duration_ns);
+  // Tells what kernels.shadow has found in a step: an event for each result, and a line for each op and kernel.
+  void compared_kernels(std::uint64_t step, const std::vector<ShadowResult>& results);
   void saved(const SaveReport& report, const std::string& directory);
   // Reports the save interval that is used from this step on, and why it was chosen.
   void chose_interval(std::uint64_t step, const IntervalChoice& choice);

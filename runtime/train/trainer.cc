@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "parallel/comm/agreement.h"
+#include "parallel/comm/gather.h"
 #include "runtime/rank/watch.h"
 
 namespace holdfast::train {
@@ -220,6 +221,7 @@ Result<StepOutcome> Trainer::step() {
   HF_TRY(StepOutcome outcome, [&] {
     const StepSpan span(worker);
     stragglers_.begin_step();
+    rank_.device.shadow_step(step);
     return run_step(worker, {.stop = stop,
                              .grow = grow,
                              .starts_ranks = parts_.growth.has_value() && parts_.growth->announces(),
@@ -232,6 +234,7 @@ Result<StepOutcome> Trainer::step() {
                              .gathers_times = stragglers_.wants_times()});
   }());
   stragglers_.end_step();
+  rank_.device.shadow_step(0);
   if (outcome.ends_steps) {
     verdict_ = StepsVerdict{.event = *std::move(outcome.verdict),
                             .action = outcome.action,
@@ -249,6 +252,7 @@ Result<StepOutcome> Trainer::step() {
                            .stall_ns = stragglers_.last_stall_ns(),
                            .own = stragglers_.last_step()});
   HF_TRY_VOID(outcome.gathers);
+  HF_TRY_VOID(tell_shadows(step));
   HF_TRY_VOID(while_saving([&] { return saves_.advance(outcome); }));
   HF_TRY_VOID(stragglers_.stepped(outcome));
   if (rank_.watch != nullptr) {
@@ -258,6 +262,40 @@ Result<StepOutcome> Trainer::step() {
   cost.duration_ns = rank_.env.monotonic_ns() - begin_ns;
   saves_.stepped(outcome.step, cost);
   return outcome;
+}
+
+namespace {
+
+// ShadowResults are those of one rank.
+struct ShadowResults {
+  std::vector<ShadowResult> results = {};
+  static void visit_fields(auto& self, auto&& visit) { visit("results", self.results); }
+};
+
+}  // namespace
+
+// Tells what kernels that are compared have computed in a step, of all ranks.
+Result<void> Trainer::tell_shadows(std::uint64_t step) {
+  const auto is_due = [step](const KernelRuleConfig& shadow) {
+    return step % static_cast<std::uint64_t>(shadow.every_steps) == 0;
+  };
+  if (std::ranges::none_of(rank_.config.kernels.shadows, is_due)) return {};
+  ShadowResults mine{.results = rank_.device.take_shadow_results()};
+  HF_TRY(std::vector<ShadowResults> ranks, gather(rank_.communicator, rank_.waiter, mine));
+  std::vector<ShadowResult> all;
+  for (ShadowResults& rank : ranks) {
+    for (ShadowResult& result : rank.results) {
+      const auto found =
+          std::ranges::find_if(all, [&](const ShadowResult& each) { return each.is_about(result); });
+      if (found == all.end()) {
+        all.push_back(std::move(result));
+      } else {
+        found->add(result);
+      }
+    }
+  }
+  parts_.progress.compared_kernels(step, all);
+  return {};
 }
 
 // Does what training waits for because of its saves.

@@ -63,6 +63,7 @@ class Trainer {
   bool time_is_up() const;
   bool evaluation_due(std::uint64_t step) const;
   Result<void> evaluate();
+  Result<void> tell_shadows(std::uint64_t step);
   Result<void> while_saving(const std::function<Result<void>()>& work);
   Result<bool> seal_for_another_start(const StepOutcome& outcome);
   Result<void> leave_steps();

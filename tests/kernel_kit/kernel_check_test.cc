@@ -15,6 +15,7 @@
 #include "kernels/activation.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/norm.h"
+#include "kernels/number_errors.h"
 #include "kernels/registry.h"
 #include "kernels/visit_op.h"
 #include "runtime/measure/call_key.h"
@@ -24,7 +25,6 @@
 #include "tools/kernel_kit/check_shapes.h"
 #include "tools/kernel_kit/checked_memory.h"
 #include "tools/kernel_kit/kernel_folder.h"
-#include "tools/kernel_kit/number_errors.h"
 
 namespace holdfast::test {
 namespace {
@@ -171,7 +171,7 @@ std::vector<std::byte> bytes_of_floats(const std::vector<float>& values) {
 TEST(NumberErrors, CountsUnitsInTheLastPlace) {
   const auto actual = bytes_of_floats({1.0F, 1.0F + 0x1p-23F, 2.0F, -4.0F, 0.0F});
   const auto expected = bytes_of_floats({1.0F, 1.0F, 2.0F + 0x1p-20F, -4.0F, -0.0F});
-  const kit::NumberErrors errors = kit::compare_numbers(actual, expected, DType::fp32, false);
+  const NumberErrors errors = compare_numbers(actual, expected, DType::fp32, false);
   EXPECT_EQ(errors.count, 5);
   EXPECT_EQ(errors.ulp_max, 4.0) << "2^-20 beside 2 is 4 times 2^-22";
   EXPECT_EQ(errors.worst, 2);
@@ -186,25 +186,25 @@ TEST(NumberErrors, TellsNumbersThatAreNotFinite) {
   const float infinity = std::numeric_limits<float>::infinity(),
               nan = std::numeric_limits<float>::quiet_NaN();
   const auto same = bytes_of_floats({infinity, nan, 1.0F});
-  EXPECT_EQ(kit::compare_numbers(same, same, DType::fp32, false).wrong_kind, 0);
+  EXPECT_EQ(compare_numbers(same, same, DType::fp32, false).wrong_kind, 0);
   const auto expected = bytes_of_floats({-infinity, 0.0F, nan});
-  const kit::NumberErrors errors = kit::compare_numbers(same, expected, DType::fp32, false);
+  const NumberErrors errors = compare_numbers(same, expected, DType::fp32, false);
   EXPECT_EQ(errors.wrong_kind, 3);
   EXPECT_EQ(errors.first_wrong_kind, 0);
 }
 
 TEST(ErrorLimits, AllowSomeTimesTheErrorOfADefaultThatIsNotFarOff) {
   const auto limits = [](double error) {
-    return kit::error_limits(DType::fp32, false, {.largest_error = error, .largest_expected = 1.0});
+    return error_limits(DType::fp32, false, {.largest_error = error, .largest_expected = 1.0});
   };
   EXPECT_EQ(limits(0.0).relative, 4e-6);
   EXPECT_EQ(limits(1e-3).relative, 4e-3);
   EXPECT_EQ(limits(1e-3).own, 4e-6);
   for (const double error : {0.5, 1e30, std::numeric_limits<double>::infinity()})
     EXPECT_EQ(limits(error).relative, 4e-6) << "a default that is wrong excuses nothing: " << error;
-  EXPECT_EQ(kit::error_limits(DType::fp32, false, {.wrong_kind = 2}).wrong_kind, 2)
+  EXPECT_EQ(error_limits(DType::fp32, false, {.wrong_kind = 2}).wrong_kind, 2)
       << "no more numbers of the wrong kind than the default has";
-  EXPECT_EQ(kit::error_limits(DType::int32, true, {.largest_error = 1.0}).relative, 0.0);
+  EXPECT_EQ(error_limits(DType::int32, true, {.largest_error = 1.0}).relative, 0.0);
 }
 
 TEST(CutInTwo, MovesWhatBelongsToTheSecondPart) {

@@ -1,4 +1,4 @@
-"""Kernels for some calls of an op ([[kernels.rules]]): by layer and by shape, in every layout and after a kill."""
+"""Kernels for some calls of an op ([[kernels.rules]]), by layer and by shape, and beside those of a run ([[kernels.shadow]])."""
 import re
 import unittest
 
@@ -113,6 +113,77 @@ class RulesTest(unittest.TestCase):
         self.assertEqual(compared.returncode, 0, compared.stdout)
         self.assertRegex(compared.stdout, r"rotary: A \w+, B \w+, other in layers 1\n")
         self.assertRegex(compared.stdout, r"first in result 0 of rotary in layers.1.attention")
+
+
+class ShadowTest(unittest.TestCase):
+    """Kernels that are compared with those of the run."""
+
+    def setUp(self):
+        self.scene = harness.Scene(steps=6)
+        self.addCleanup(self.scene.close)
+        self.file = self.scene.directory / "mine.so"
+        self.build("(1 + 0x1p-20f)")
+        self.words = ["--parallel.tensor_lanes=2", f"--kernels.plugins={self.file}"]
+
+    def build(self, scale, compute=""):
+        kernel_test.build(self.file, source=ROTARY, link=["-lm"], NAME='"mine"', SCALE=scale, COMPUTE=compute)
+
+    def trained(self, name, *overrides, ranks=1):
+        run = self.scene.run(name)
+        start = run.start(ranks, overrides=[*self.words, *overrides])
+        start.expect_exit(0)
+        return run, start.output()
+
+    def test_compares_and_changes_no_bit(self):
+        default = self.trained("default")[0]
+        shadow = '--kernels.shadow=[{op="rotary",use="mine",every=3},{op="matmul",layers="1",use="portable",every=6}]'
+        shapes = {}
+        for name, ranks, layout in [("alone", 1, []), ("data", 2, []), ("tensor", 2, ["--parallel.tensor=2"]), ("pipeline", 2, ["--parallel.pipeline=2"])]:
+            with self.subTest(name):
+                run, output = self.trained(name, shadow, *layout, ranks=ranks)
+                self.assertEqual(run.digest(), default.digest())
+                found = run.events("kernel_shadow")
+                shapes[name] = [(each["step"], each["op"], each["layer"], each["kernel"], each["calls"], each["ulp_max"], each["nonfinite"]) for each in found]
+                self.assertEqual([each[:4] for each in sorted(shapes[name], key=str)],
+                                 sorted([(step, "rotary", layer, "mine") for step in (3, 6) for layer in (0, 1)] + [(6, "matmul", 1, "portable")], key=str))
+                for each in found:
+                    self.assertTrue(each["chosen_ms"] > 0 and each["shadow_ms"] > 0)
+                    self.assertLessEqual(each["ulp_mean"], each["ulp_max"])
+                    if each["op"] == "rotary":
+                        self.assertTrue(4 <= each["ulp_max"] <= 17, each)
+                        self.assertRegex(each["worst"], r"^x\[\d+\]$")
+                self.assertRegex(output, r"step 6/6 +shadow mine of rotary: at most \S+ ULP from \w+ \(x\[\d+\] in layer [01]\), \S+ in the mean; \S+ of its time, in \d+ calls\n")
+        for name in ("data", "pipeline"):
+            self.assertCountEqual(shapes[name], shapes["alone"], "the calls of all ranks are those of one")
+
+    def test_is_no_part_of_the_run(self):
+        shadow = '--kernels.shadow=[{op="rotary",use="mine",every=2}]'
+        run = self.trained("run", "--training.steps=4")[0]
+        start = run.start(1, overrides=[*self.words, shadow, "--training.steps=6"])
+        start.expect_exit(0)
+        self.assertRegex(start.output(), r'kernels.shadow: \[\] -> .*  \(safe\)')
+        self.assertNotIn("numeric", start.output())
+        self.build("1")
+        same = run.start(1, overrides=[*self.words, shadow, "--training.steps=8"])
+        same.expect_exit(0)
+        self.assertNotIn("numeric", same.output())
+        self.assertEqual({each["ulp_max"] for each in run.events("kernel_shadow") if each["step"] > 6}, {0})
+
+    def test_crash_is_named(self):
+        self.build("1", "((volatile int*)8)[0] = 1;")
+        start = self.scene.run("crash").start(1, overrides=[*self.words, '--kernels.shadow=[{op="rotary",use="mine",every=2}]'])
+        start.wait()
+        self.assertRegex(start.output(), f"rank 0 .*died{harness.cause_of_death('signal 11 (SIGSEGV), while it ran kernel mine of rotary, of the plug-in')}")
+
+    def test_bad_shadows(self):
+        for shadow, says in [('{op="adamw",use="portable"}', r'kernels.shadow\[0\] \(command line\), adamw = "portable": only ops of the model'),
+                             ('{op="rotary",use="portable",every=0}', r"kernels.shadow\[0\].every must be a number of steps from 1"),
+                             ('{op="rotary",use="portable",layers="5"}', "no call of rotary is in layers 5"),
+                             ('{op="rotary",use="portable"},{op="rotary",use="reference"}', r'kernels.shadow\[1\].*: kernels.shadow\[0\] says "portable"')]:
+            with self.subTest(shadow):
+                done = harness.call_program("check", self.scene.config, f"--kernels.shadow=[{shadow}]")
+                self.assertEqual(done.returncode, 2, done.stdout)
+                self.assertRegex(done.stdout, says)
 
 
 class BadRuleTest(unittest.TestCase):

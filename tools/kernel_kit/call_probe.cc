@@ -5,8 +5,8 @@
 #include <span>
 #include <string_view>
 
+#include "kernels/number_errors.h"
 #include "tools/kernel_kit/counter_clock.h"
-#include "tools/kernel_kit/number_errors.h"
 
 namespace holdfast::bench::kernel_kit {
 namespace {

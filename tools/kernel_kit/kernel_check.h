@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "kernels/implementation.h"
+#include "kernels/number_errors.h"
 #include "runtime/core/json.h"
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
-#include "tools/kernel_kit/number_errors.h"
 
 namespace holdfast::bench::kernel_kit {
 

@@ -22,6 +22,7 @@
 #include "kernels/reference/element.h"
 #include "runtime/core/injected_fault.h"
 #include "runtime/device/counting_device.h"
+#include "runtime/device/cpu/shadow_runner.h"
 #include "runtime/device/device.h"
 #include "runtime/os/env.h"
 
@@ -36,6 +37,7 @@ struct Slot {
   OpId id = OpId::count;
   Action action = Action::run;
   CallPlace place;
+  std::uint64_t shadow_step = 0;
   alignas(16) std::byte arguments[op_bytes_max];
 };
 
@@ -142,6 +144,7 @@ class CpuDevice final : public Device, private WorkClock {
         slots_(options.queue_capacity),
         team_(options.threads, cpu::use_one_thread_per_primitive),
         scratch_(empty_scratch()),
+        shadows_(counts_workspace),
         matmuls_(options.threads),
         context_(team_, scratch_, matmuls_),
         queue_thread_([this] { serve(); }) {}
@@ -156,6 +159,10 @@ class CpuDevice final : public Device, private WorkClock {
   void report_plugins(std::function<void(std::string_view)> report) override {
     synchronize();  // the queue thread reads it
     report_plugin_ = std::move(report);
+  }
+  std::vector<ShadowResult> take_shadow_results() override {
+    synchronize();
+    return shadows_.take();
   }
   bool reached(Ticket ticket) const override { return completed_.load(std::memory_order_acquire) >= ticket; }
   bool wait(Ticket ticket, std::int64_t timeout_us) override;
@@ -204,6 +211,9 @@ class CpuDevice final : public Device, private WorkClock {
   void await_submission(std::uint64_t done);
   void execute(const Slot& slot);
   void run_on_kernel(const Slot& slot, const Implementation& kernel);
+  const KernelRule* shadow_of(const KernelChoice& choice, const Slot& slot, const ShadowedCall& call) const;
+  void run_compared(const KernelRule& shadow, const ShadowedCall& call, const Slot& slot,
+                    const Implementation& kernel);
   void complete(std::uint64_t done);
   bool allocate_scratch();
   cpu::Scratch empty_scratch() const {
@@ -218,6 +228,7 @@ class CpuDevice final : public Device, private WorkClock {
   std::vector<Slot> slots_;
   cpu::Team team_;
   cpu::Scratch scratch_;
+  ShadowRunner shadows_;
   cpu::MatmulCache matmuls_;
   cpu::Context context_;
   WrongProduct wrong_product_;
@@ -252,6 +263,7 @@ void CpuDevice::push(OpId id, Action action, const void* arguments, std::size_t 
   slot.id = id;
   slot.action = action;
   slot.place = place_of(scope());
+  slot.shadow_step = shadow_step();
   if (bytes > 0) std::memcpy(slot.arguments, arguments, bytes);
   submitted_.store(position + 1);
   if (sleeping_.load()) {
@@ -329,17 +341,20 @@ void CpuDevice::serve() {
 bool CpuDevice::allocate_scratch() {
   if (scratch_.enough()) return true;
   const bool allocated = scratch_.allocate();
-  workspace_bytes_.store(scratch_.bytes(), std::memory_order_relaxed);
+  workspace_bytes_.store(scratch_.bytes() + shadows_.bytes(), std::memory_order_relaxed);
   return allocated;
 }
 
 void CpuDevice::execute(const Slot& slot) {
   if (slot.action == Action::allocate) {
-    allocated_.store(allocate_scratch(), std::memory_order_relaxed);
+    const bool has_shadows = shadows_.allocate();
+    allocated_.store(allocate_scratch() && has_shadows, std::memory_order_relaxed);
+    workspace_bytes_.store(scratch_.bytes() + shadows_.bytes(), std::memory_order_relaxed);
     return;
   }
   if (slot.action == Action::begin_count) {
     scratch_ = empty_scratch();
+    shadows_.forget();
     workspace_bytes_.store(0, std::memory_order_relaxed);
     return;
   }
@@ -362,15 +377,42 @@ void CpuDevice::execute(const Slot& slot) {
     return;
   }
   HF_CHECK(slot.id < OpId::count, "launch of an unknown op {}", static_cast<int>(slot.id));
+  const KernelChoice& choice = kernels_[static_cast<std::size_t>(slot.id)];
+  const ShadowedCall call{.id = slot.id, .place = slot.place, .arguments = slot.arguments};
+  const KernelRule* const shadow = shadow_of(choice, slot, call);
+  const bool is_compared = shadow != nullptr && slot.action == Action::run;
   // Reports a plug-in from its first question on, which is whether it computes the call.
-  const ImplementationOrder& order =
-      kernels_[static_cast<std::size_t>(slot.id)].order_of(slot.place, slot.arguments);
+  const ImplementationOrder& order = choice.order_of(slot.place, slot.arguments);
   const bool is_reported = report_plugin_ && !order.empty() && order.front()->plugin != nullptr;
   if (is_reported) report_plugin_(order.front()->plugin->text);
   const Implementation& kernel = first_that_computes(order, slot.arguments);
-  if (is_reported && kernel.plugin == nullptr) report_plugin_({});
+  if (is_reported && (kernel.plugin == nullptr || is_compared)) report_plugin_({});
+  if (is_compared) return run_compared(*shadow, call, slot, kernel);
   run_on_kernel(slot, kernel);
   if (is_reported && kernel.plugin != nullptr) report_plugin_({});
+  if (shadow != nullptr) shadows_.plan(*shadow, context_, call, report_plugin_);
+}
+
+// Returns the shadow that is to be planned, or compared, with a call.
+const KernelRule* CpuDevice::shadow_of(const KernelChoice& choice, const Slot& slot,
+                                       const ShadowedCall& call) const {
+  if (choice.shadows.empty()) return nullptr;
+  if (slot.action == Action::prepare) return ShadowRunner::shadow_of(choice, call, 0);
+  return slot.shadow_step > 0 ? ShadowRunner::shadow_of(choice, call, slot.shadow_step) : nullptr;
+}
+
+void CpuDevice::run_compared(const KernelRule& shadow, const ShadowedCall& call, const Slot& slot,
+                             const Implementation& kernel) {
+  shadows_.plan(shadow, context_, call, report_plugin_);
+  HF_CHECK(shadows_.allocate() && allocate_scratch(), "no memory for a shadow of {}, which was not planned",
+           name_of(slot.id));
+  const auto run_chosen = [&] {
+    const bool is_reported = report_plugin_ && kernel.plugin != nullptr;
+    if (is_reported) report_plugin_(kernel.plugin->text);
+    run_on_kernel(slot, kernel);
+    if (is_reported) report_plugin_({});
+  };
+  shadows_.run(shadow, context_, call, kernel, run_chosen, report_plugin_);
 }
 
 void CpuDevice::run_on_kernel(const Slot& slot, const Implementation& kernel) {

@@ -12,7 +12,7 @@
 #include "runtime/core/json.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast::bench::kernel_kit {
+namespace holdfast::kernels {
 
 struct NumberErrors {
   // Numbers by their error: 0, up to 1, 2, 4, 16, 256, 65536 ULP, and more.
@@ -51,4 +51,4 @@ ErrorLimits error_limits(DType dtype, bool is_words, const NumberErrors& of_defa
 NumberErrors compare_numbers(std::span<const std::byte> actual, std::span<const std::byte> expected,
                              DType dtype, bool is_words);
 
-}  // namespace holdfast::bench::kernel_kit
+}  // namespace holdfast::kernels

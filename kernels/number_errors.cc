@@ -1,11 +1,11 @@
-#include "tools/kernel_kit/number_errors.h"
+#include "kernels/number_errors.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
-namespace holdfast::bench::kernel_kit {
+namespace holdfast::kernels {
 namespace {
 
 template <typename T>
@@ -120,4 +120,4 @@ NumberErrors compare_numbers(std::span<const std::byte> actual, std::span<const 
   return errors;
 }
 
-}  // namespace holdfast::bench::kernel_kit
+}  // namespace holdfast::kernels
