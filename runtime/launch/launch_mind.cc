@@ -352,8 +352,8 @@ std::vector<LaunchHost> LaunchMind::linked_to_run(std::vector<LaunchHost> wanted
 void LaunchMind::leave_out_unlinked(std::int64_t now_ns, const std::vector<LaunchHost>& wanted,
                                     const std::vector<LaunchHost>& chosen, std::span<const LinkFault> links) {
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    Host* host = find(wanted[i].name);
-    if (!wanted[i].answers || chosen[i].answers || host == nullptr) continue;
+    Host* host = wanted[i].answers && !chosen[i].answers ? find(wanted[i].name) : nullptr;
+    if (host == nullptr) continue;
     std::string reason = reason_of(links, wanted[i].name, chosen);
     if (host->state == HostState::suspected && host->reason == reason) continue;
     set(now_ns, *host, HostState::suspected, std::move(reason));
@@ -431,7 +431,7 @@ bool LaunchMind::is_worth_another_start(std::int64_t now_ns, std::span<const Lau
                                         std::span<const LinkFault> links) {
   std::vector<LaunchHost> left(asked.begin(), asked.end());
   for (std::size_t i = 0; i < left.size(); ++i) {
-    if (!left[i].answers) continue;
+    if (!left[i].answers || (answers[i].code == 0 && answers[i].output.empty())) continue;  // nothing is said
     left[i].answers = answers[i].code == 0;
     Host* host = find(left[i].name);
     const std::optional<RoomOfHost> room = find_room_line(answers[i].output);
