@@ -76,6 +76,10 @@ int run_chaos_command(const std::vector<std::string>& arguments) {
   return become_command("chaos", arguments);
 }
 
+int run_simulate_command(const std::vector<std::string>& arguments) {
+  return become_command("simulate", arguments);
+}
+
 struct Command {
   std::string_view name;
   std::string_view help;
@@ -84,7 +88,7 @@ struct Command {
   bool has_news = false;
 };
 
-constexpr std::array<Command, 35> commands = {{
+constexpr std::array<Command, 36> commands = {{
     {"train", "train a model, or go on with a run that was interrupted", run_train_command, true},
     {"launch", "train under mpirun, and start the run again when something fails", run_launch_command, true},
     {"save", "let a run that is going on save, and go on", run_save_command},
@@ -93,6 +97,8 @@ constexpr std::array<Command, 35> commands = {{
     {"drain", "let a run leave a host, with nothing computed again", run_drain_command},
     {"chaos", "train again and again with faults, and compare the bits with the run that had none",
      run_chaos_command, true},
+    {"simulate", "how much of its time a run on a fleet trains, and what would change that; a simulation",
+     run_simulate_command},
     {"check", "check a config and its data without training; say what this machine offers",
      run_check_command},
     {"plan", "memory, traffic and time of a run before it starts; layouts that fit", run_plan_command},

@@ -78,6 +78,8 @@ class DocsTest(unittest.TestCase):
 
     def test_presets_in_configs_load(self):
         for path in sorted((ROOT / "configs").rglob("*.toml")):
+            if path.parent.name == "clusters":  # of holdfast simulate
+                continue
             with self.subTest(path.name):
                 dumped = run("config", "dump", str(path))
                 self.assertEqual(dumped.returncode, 0, dumped.stderr)
