@@ -153,7 +153,7 @@ std::span<const Setting<FaultKind>> fault_settings() {
       Setting<F>{"at_most", K::whole, &F::at_most, nullptr, 0, 1e9, false, false, "",
                  "so many of each unit; 0: no limit"},
       Setting<F>{"memory_lost", K::flag, &F::memory_lost, nullptr, 0, 1, false, false, "",
-                 "true: RAM snapshots are lost, too"},
+                 "true: RAM snapshots are lost, too, and with all ranks the launcher"},
       Setting<F>{"source", K::word, nullptr, &F::source, 0, 0, false, false, "",
                  "of all numbers of this fault"},
   };

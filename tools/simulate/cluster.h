@@ -58,7 +58,7 @@ struct FaultKind {
   double lasts_hours = 0.0;  // mean, exponential
   double found_after_seconds = 0.0;
   double at_most = 0.0;      // of each unit; 0: no limit
-  double memory_lost = 0.0;  // 1: RAM snapshots are lost, too
+  double memory_lost = 0.0;  // 1: RAM snapshots are lost, too; with all ranks, the launcher
   std::string source = {};
 
   double rate_per_second() const { return days > 0.0 && of > 0.0 ? events / (days * 86'400.0 * of) : 0.0; }

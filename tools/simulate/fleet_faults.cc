@@ -54,6 +54,7 @@ FleetRun::Impact FleetRun::lose(const FleetEvent& event, const FaultKind& fault)
   if (fault.memory_lost > 0.0) clock_.forget_ram();
   const double usual = impact.is_silent ? cluster_->notice_host : cluster_->notice_process;
   impact.notice_seconds = fault.notice_seconds >= 0.0 ? fault.notice_seconds : usual;
+  is_launcher_lost_ = is_launcher_lost_ || (impact.breaks && impact.ends && fault.memory_lost > 0.0);
   if (!impact.breaks) return impact;
   ++outcome_.faults[static_cast<std::size_t>(event.kind)];
   if (is_process && has_trained_) --hosts_[static_cast<std::size_t>(event.host)].ranks;

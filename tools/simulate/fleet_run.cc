@@ -236,6 +236,7 @@ bool FleetRun::begin() {
   }
   if (is_over()) return is_running_ = false;
   if (!is_first) find_state();
+  clock_.begin_start();
   has_trained_ = true;
   was_asked_ = false;
   mind_->trains(now_ns());
@@ -282,6 +283,10 @@ void FleetRun::ended(EndedStart how) {
   if (is_over()) return;
   was_asked_ = how.is_as_asked;
   if (!was_asked_) ++outcome_.restarts;
+  if (std::exchange(is_launcher_lost_, false)) {
+    for (SimulatedHost& host : hosts_) host.ranks = 0;
+    return make_mind(/*has_begun=*/true);
+  }
   const RestartDecision decision = mind_->ended(now_ns(), std::move(how), /*stop_requested=*/false);
   take_news();
   for (SimulatedHost& host : hosts_) {

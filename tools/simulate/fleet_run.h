@@ -138,6 +138,7 @@ class FleetRun {
   bool is_running_ = false, is_asked_ = false, was_asked_ = false, has_trained_ = false;
   std::int64_t ending_us_ = never_us;  // when the step ends after which the run ends as asked
   std::int64_t look_us_ = never_us, disturbed_us_ = 0, grow_us_ = never_us;
+  bool is_launcher_lost_ = false;
   int copies_ = 0;
   std::uint64_t steps_before_ = 0, newest_step_ = 0;
   std::vector<std::int64_t> slow_left_ns_;  // when hosts were left as slow

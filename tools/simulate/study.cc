@@ -12,7 +12,7 @@
 namespace holdfast::launch::fleet {
 namespace {
 
-constexpr std::uint64_t swept_seeds = 20;  // of a point of a curve, and of an assumption
+constexpr std::uint64_t swept_seeds = 8;  // of a point of a curve, and of an assumption
 
 double quantile(const std::vector<double>& sorted, double share) {
   const auto last = static_cast<double>(sorted.size() - 1);

@@ -123,6 +123,12 @@ void TrainingClock::begin_due_saves() {
   }
 }
 
+void TrainingClock::begin_start() {
+  constexpr double trial_steps =
+      14.0;  // of SaveCadence: two slow ones, two measured ones, and snapshots before the disk
+  if (!(std::abs(disk_asked_) > 0.0)) next_disk_ = std::min(next_disk_, std::floor(position_) + trial_steps);
+}
+
 void TrainingClock::settle() {
   if (coming_ram_.has_value() && coming_ram_->counts_us <= now_us_)
     ram_ = std::exchange(coming_ram_, std::nullopt);

@@ -32,6 +32,8 @@ class TrainingClock {
   std::int64_t steps() const { return static_cast<std::int64_t>(position_); }
   double step_seconds() const { return step_us_ * narrow_ * slow_ / 1e6; }
 
+  // Begins a start: a run measures what a save costs soon after.
+  void begin_start();
   // RAM snapshots carry the number of the epoch that made them.
   void begin_epoch(int epoch) { epoch_ = epoch; }
   bool has_ram() const { return ram_.has_value(); }
