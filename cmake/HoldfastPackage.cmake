@@ -19,7 +19,7 @@ endif()
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY TRUE) # the tests are not installed: whoever packages builds the programs
 set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME programs)
 
-set(programs holdfast holdfast-bench holdfast-chaos holdfast-kernel)
+set(programs holdfast holdfast-bench holdfast-chaos holdfast-kernel holdfast-simulate)
 set(modules holdfast_mpi)
 if(TARGET holdfast_cuda)
   list(APPEND modules holdfast_cuda)
