@@ -88,7 +88,9 @@ TEST(FleetRun, WithoutFaultsTheOverheadOfSavesIsAllThatIsLost) {
 
 // Faults at a constant rate that end all ranks, with their state in RAM: hazard::expected_run is the oracle.
 TEST(FleetRun, AConstantRateGivesWhatTheClosedFormSays) {
-  const Cluster cluster = cluster_of(fleet_text(fault_text("run", 24.0, "unit = \"run\"")));
+  // A checkpoint is no newer than the snapshot of its step.
+  const Cluster cluster = cluster_of(fleet_text(fault_text("run", 24.0, "unit = \"run\"")),
+                                     {{"times.save_durable_seconds", "5"}});
   constexpr double mtbf_s = 3600.0;
   // A state is 5 s old when it counts, and 105 s when the next one does.
   const FailureReach reach{.name = "run", .share = 1.0, .lost_seconds = 55.0, .recovery_seconds = 10.0};
@@ -154,6 +156,28 @@ TEST(FleetRun, ReplicasOutliveAHost) {
   EXPECT_GT(time_of(without, SpanUse::lost), 2 * time_of(run_of(cluster_of(text), 5, 5.0), SpanUse::lost));
   const std::string racks = fleet_text(fault_text("host", 1.0, "unit = \"rack\"\nof = 3\naway_hours = 1"));
   EXPECT_GT(run_of(cluster_of(racks, {{"fleet.hosts_per_rack", "3"}}), 5, 5.0).from_disk, 0);
+}
+
+// A run goes on from the newest state, wherever it is.
+TEST(FleetRun, ACheckpointThatIsNewerThanTheStateInRamIsTaken) {
+  const std::string text = fleet_text(fault_text("process", 4.0, "of = 6"));
+  const std::vector<Override> rare = {{"checkpoint.ram_every_steps", "10000"}, {"times.load_seconds", "20"}};
+  const MeanOutcome mean = mean_over(cluster_of(text, rare), 20, 3.0);
+  const double lost_s = mean.seconds[static_cast<std::size_t>(SpanUse::lost)] / mean.in_place;
+  EXPECT_NEAR(lost_s, 500.0, 60.0) << "half of the 1,000 s between two checkpoints";
+  const double recovery_s = mean.seconds[static_cast<std::size_t>(SpanUse::recovery)] / mean.in_place;
+  EXPECT_GT(recovery_s, 15.0) << "it is loaded";
+  // Each tenth checkpoint is of the step of a snapshot.
+  EXPECT_GT(mean.from_disk, 0.8 * mean.in_place);
+  EXPECT_EQ(mean.restarts, 0.0);
+}
+
+TEST(FleetRun, WithoutStatesInRamItGoesOnInPlaceFromTheDisk) {
+  const std::string text = fleet_text(fault_text("process", 4.0, "of = 6"));
+  const FleetOutcome outcome = run_of(cluster_of(text, {{"checkpoint.ram_every_steps", "0"}}), 3, 3.0);
+  EXPECT_GT(outcome.in_place, 5);
+  EXPECT_EQ(outcome.restarts, 0);
+  EXPECT_EQ(outcome.from_disk, outcome.in_place);
 }
 
 TEST(FleetRun, AFleetOfTwoSilentHalvesHasNoQuorum) {

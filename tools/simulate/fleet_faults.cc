@@ -114,11 +114,15 @@ bool FleetRun::recover(Impact impact) {
     goes_on = goes_on && !impact.ends;
     next = pass(next->notice_seconds, goes_on ? SpanUse::recovery : SpanUse::restart);
     if (!next.has_value()) {
-      const bool has_state = impact.last_right.has_value() || is_whole_in_ram();
-      goes_on = goes_on && has_state && table_->has_majority(before, ranks_of_start(), impact.is_silent) &&
+      // Ranks that are left do not go back behind what was whole in RAM: a start on all hosts may find it.
+      const bool is_from_disk = impact.last_right.has_value() || clock_.is_disk_newer();
+      goes_on = goes_on && (is_from_disk || is_whole_in_ram()) &&
+                table_->has_majority(before, ranks_of_start(), impact.is_silent) &&
                 table_->copies_of(ranks_by_host()) > 0;
-      const double load = impact.last_right.has_value() ? cluster_->load : 0.0;
-      if (goes_on) next = pass(cluster_->recover + load, SpanUse::recovery);
+      if (goes_on && is_from_disk)
+        next = pass_until(std::max(clock_.now_us(), clock_.storage_until_us()), SpanUse::recovery);
+      const double seconds = cluster_->recover + (is_from_disk ? cluster_->load : 0.0);
+      if (goes_on && !next.has_value()) next = pass(seconds, SpanUse::recovery);
     }
     if (next.has_value()) merge(impact, *next);
   }
@@ -166,9 +170,14 @@ bool FleetRun::is_whole_in_ram() {
   return cluster_->has_replicas() && table_->survives(ranks, is_lost);
 }
 
+bool FleetRun::is_newest_in_ram() {
+  const bool is_whole = is_whole_in_ram();
+  return is_whole && !clock_.is_disk_newer();
+}
+
 // Goes back to the newest state that is whole.
 void FleetRun::find_state() {
-  if (is_whole_in_ram()) return clock_.go_back_to_ram();
+  if (is_newest_in_ram()) return clock_.go_back_to_ram();
   clock_.go_back_to_disk();
   ++outcome_.from_disk;
   lost_us_.clear();

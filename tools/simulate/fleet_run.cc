@@ -223,7 +223,7 @@ bool FleetRun::begin() {
   const ScaleUp::Ranks ranks = ranks_by_name();
   const int count = ranks_of_start();
   mind_->begins(now_ns(), ranks, count, count < cluster_->per_copy());
-  const bool from_disk = !is_first && !is_whole_in_ram();
+  const bool from_disk = !is_first && !is_newest_in_ram();
   std::optional<Impact> impact;
   if (from_disk && clock_.storage_until_us() > clock_.now_us())
     impact = pass_until(clock_.storage_until_us(), use);

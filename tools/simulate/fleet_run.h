@@ -99,6 +99,7 @@ class FleetRun {
   // In place.
   bool recover(Impact impact);
   bool is_whole_in_ram();
+  bool is_newest_in_ram();
   void find_state();
   void compute_with(int copies);
 

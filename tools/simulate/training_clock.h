@@ -38,6 +38,9 @@ class TrainingClock {
   void begin_epoch(int epoch) { epoch_ = epoch; }
   bool has_ram() const { return ram_.has_value(); }
   int ram_epoch() const { return ram_.has_value() ? ram_->epoch : -1; }
+  // Returns whether a run goes back to the disk even where its state in RAM is whole: a checkpoint is newer, or there is no
+  // state in RAM. A snapshot of the same step is as good, and at hand.
+  bool is_disk_newer() const { return !ram_.has_value() || newest_on_disk().position > ram_->position; }
   // Makes the present state one in RAM that counts: what a run does that ends as it was asked to.
   void seal();
   // Takes what was begun as done where it is. A fault ends what is not.
