@@ -19,12 +19,14 @@ namespace {
 struct TokenProgress {
   std::uint64_t source = 0;                      // that it makes or waits for; the number of all: it is done
   std::uint64_t read_bytes = 0, text_bytes = 0;  // of the source that it tokenizes itself; none: it waits
+  std::uint64_t looks = 0;                       // at what another process makes
   bool has_failed = false, stops = false;
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("source", self.source);
     visit("read_bytes", self.read_bytes);
     visit("text_bytes", self.text_bytes);
+    visit("looks", self.looks);
     visit("has_failed", self.has_failed);
     visit("stops", self.stops);
   }
@@ -66,6 +68,10 @@ class TokenWork {
         const std::scoped_lock guard(mutex_);
         progress_.read_bytes = done;
         progress_.text_bytes = all;
+      };
+      terms.waits = [this] {
+        const std::scoped_lock guard(mutex_);
+        ++progress_.looks;
       };
       terms.stops = [this] { return stops_.load(); };
       if (!all_[i].made.has_value()) outcome_ = make_source_tokens(env_, all_[i], terms);
@@ -130,6 +136,16 @@ class TokenConsole {
   std::int64_t next_ns_;  // of the next line; what is short needs none
 };
 
+// Returns a number that changes while something is done: a rank that waits is alive while another one makes progress, and where none
+// of them does, because a process of another run does, while it sees that this one holds the lock.
+std::uint64_t moved_by(const std::vector<TokenProgress>& ranks) {
+  const bool some_work =
+      std::ranges::any_of(ranks, [](const TokenProgress& one) { return one.text_bytes > 0; });
+  std::uint64_t moved = 0;
+  for (const TokenProgress& one : ranks) moved += one.read_bytes + one.source + (some_work ? 0 : one.looks);
+  return moved;
+}
+
 // Lets the tokens be made, while all ranks look at each other a few times a second. Returns whether a rank was asked to stop.
 Result<bool> attend(const TrainInputs& inputs, const Waiter& waiter, const std::vector<SourceTokens>& all,
                     TokenWork& work) {
@@ -148,9 +164,7 @@ Result<bool> attend(const TrainInputs& inputs, const Waiter& waiter, const std::
       return false;
     }
     console.show(ranks);
-    // A rank that waits is alive while another one makes progress.
-    std::uint64_t moved = 0;
-    for (const TokenProgress& rank : ranks) moved += rank.read_bytes + rank.source;
+    const std::uint64_t moved = moved_by(ranks);
     if (moved != seen) storage.progress(1);
     seen = moved;
     inputs.env.sleep_us(pause_us);

@@ -90,6 +90,7 @@ Result<std::unique_ptr<FileLock>> take_lock(Env& env, const SourceTokens& tokens
     if (lock.ok()) return lock;
     if (lock.error().code != ExitCode::communication) return with_code(ExitCode::data, lock.error());
     if (terms.stops()) return fail(ExitCode::communication, "it was stopped");
+    terms.waits();
     env.sleep_us(pause_us);
   }
 }

@@ -37,6 +37,7 @@ Result<std::vector<SourceTokens>> find_source_tokens(Env& env, const Config& con
 struct MakeTerms {
   int threads = 1;
   CorpusProgress progress = [](std::uint64_t, std::uint64_t) {};  // of the text that this process tokenizes
+  std::function<void()> waits = [] {};  // called at each look at what another process makes
   std::function<bool()> stops = [] { return false; };
 };
 

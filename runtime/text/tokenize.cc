@@ -56,6 +56,7 @@ struct EncodeInput {
   std::shared_ptr<const LargeText> large;
   DocumentBatch::Document document;  // the large one
   std::size_t part = 0, text_bytes = 0, broken_bytes = 0;
+  std::uint64_t read_bytes = 0;  // of the corpus, to the end of this
   Digest digest = {};
   bool held_out = false;
 };
@@ -77,6 +78,7 @@ class EncodeReader {
       HF_TRY(const bool is_there, corpus_.next(input.batch));
       if (!is_there) return false;
       input.large.reset();
+      input.read_bytes = corpus_.bytes_read();
       if (!is_large(input.batch)) return true;
       current_.document = input.batch.documents.front();
       begin_large(input.batch.bytes);
@@ -89,6 +91,8 @@ class EncodeReader {
     input.digest = current_.digest;
     input.held_out = current_.held_out;
     input.part = current_.part++;
+    input.read_bytes = corpus_.bytes_read() - current_.text_bytes +
+                       current_.text_bytes * current_.part / current_.large->part_count();
     if (current_.part == current_.large->part_count()) current_.large.reset();
     return true;
   }
@@ -219,9 +223,9 @@ Result<TokenizeTotals> tokenize_files(Env& env, const Tokenizer& tokenizer, cons
     return encode_batch(corpus, options, encoder, input.batch, made.batch);
   };
   work.consume = [&](EncodeOutput& made) -> Result<void> {
-    options.progress(corpus.bytes_read(), corpus.bytes());
-    if (options.stops()) return fail(ExitCode::communication, "it was stopped");
     const EncodeInput& input = *made.input;
+    options.progress(input.read_bytes, corpus.bytes());
+    if (options.stops()) return fail(ExitCode::communication, "it was stopped");
     if (input.large == nullptr) return writer.add(made.batch);
     const Result<std::span<const TokenId>> ids = joiner.take(*input.large, input.part, made.part);
     HF_TRY_VOID(corpus.placed(input.document, outcome_of(ids)));

@@ -1,7 +1,9 @@
 """Sources of text with a tokenizer: the bits of a run on them are those of a run on the files of `holdfast tokenize encode`, their
 tokens are made once whoever starts and however often, a kill leaves nothing that is used, and bad input is a sentence."""
+import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -163,6 +165,19 @@ class Interrupted(Folder):
         self.assertNotIn("% ", outputs[1].partition("step")[0])
         self.assertEqual(self.holdfast("digest", "runs/a"), self.holdfast("digest", "runs/b"))
         self.assertEqual(len(self.cached()), 1)
+
+    def test_another_process_may_take_longer_than_a_rank_that_hangs(self):
+        directory = self.folder / re.search("the start makes (.*)", self.holdfast("check", "run.toml")).group(1)
+        directory.parent.mkdir(parents=True)
+        with open(f"{directory}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            job = self.start("train", "run.toml", "--watchdog.ceiling=1s", ranks=2)
+            self.addCleanup(job.kill)
+            with self.assertRaises(subprocess.TimeoutExpired, msg=f"{job.returncode}"):
+                job.wait(timeout=9)
+        output, _ = job.communicate(timeout=PATIENCE_S)
+        self.assertEqual(job.returncode, 0, output)
+        self.assertIn("waiting for another process that tokenizes corpus.txt", output)
 
     def test_a_request_to_stop_is_answered(self):
         job = self.begin()

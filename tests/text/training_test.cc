@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "runtime/core/json.h"
 #include "runtime/core/random.h"
@@ -188,6 +189,25 @@ TEST_F(CorpusTest, ADocumentThatWasThereBeforeIsLeftOutWhereThatIsWanted) {
       EXPECT_EQ(posix_env().text_or_empty(directory / ("few" + std::to_string(part_bytes) + ending)),
                 posix_env().text_or_empty(directory / ("two" + std::to_string(part_bytes) + ending)));
   }
+}
+
+TEST_F(CorpusTest, ALargeTextIsWorkThatMovesOn) {
+  std::set<std::uint64_t> seen;
+  std::uint64_t last = 0;
+  const auto totals = tokenize_files(posix_env(), tokenizer(),
+                                     {.input = {.paths = {write("large.txt", std::string(4000, 'a'))}},
+                                      .prefix = directory / "large",
+                                      .threads = 2,
+                                      .part_bytes = 500,
+                                      .progress = [&](std::uint64_t done, std::uint64_t all) {
+                                        EXPECT_EQ(all, 4000u);
+                                        EXPECT_GE(done, last);
+                                        seen.insert(last = done);
+                                      }});
+  ASSERT_TRUE(totals.ok()) << totals.error().message;
+  EXPECT_GE(seen.size(), 4u);
+  EXPECT_LT(*seen.begin(), 2000u);
+  EXPECT_EQ(last, 4000u);
 }
 
 // Whatever the places are where a large text is cut: long pieces, characters of several bytes, added tokens, marks.
