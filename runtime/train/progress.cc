@@ -226,11 +226,16 @@ void Progress::compared_kernels(std::uint64_t step, const std::vector<ShadowResu
     if (found == of_ops.end()) {
       of_ops.push_back(each);
     } else {
-      if (each.ulp_max > found->ulp_max) found->layer = each.layer;
+      if (each.ulp_max > found->ulp_max || found->worst.empty()) found->layer = each.layer;
       found->add(each);
     }
   }
   for (const ShadowResult& each : of_ops) {
+    if (each.calls == 0) {
+      say(fmt::format("step {}/{}  shadow {} of {}: it supports none of the calls, which {} computes", step,
+                      setup_.steps, each.kernel, each.op, each.chosen));
+      continue;
+    }
     const std::string where =
         each.worst.empty() ? ""
                            : fmt::format(" ({}{})", each.worst,

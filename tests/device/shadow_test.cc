@@ -119,6 +119,27 @@ TEST_F(ShadowTest, KeepsArraysThatAreTheSameMemory) {
   EXPECT_EQ(results[0].worst, "");
 }
 
+TEST_F(ShadowTest, AsksNothingOfOneThatDoesNotSupportTheCall) {
+  Implementation& candidate = more_[1];
+  candidate.supports = [](const void* arguments) { return static_cast<const Rotary*>(arguments)->rows != 2; };
+  candidate.prepare = [](const cpu::Context&, const void* arguments) {
+    EXPECT_NE(static_cast<const Rotary*>(arguments)->rows, 2) << "a call that it does not support";
+  };
+  const auto queue = device({{OpId::rotary, "triple"}, shadow(OpId::rotary, "double", 1)});
+  queue->begin_planning();
+  queue->launch(Rotary{.rows = 2, .row_stride = 5, .heads = 1, .head_size = 4});
+  ASSERT_TRUE(queue->end_planning().ok());
+  queue->shadow_step(1);
+  fill();
+  queue->launch(call());
+  queue->synchronize();
+  EXPECT_EQ(x_[0], 3.0F);
+  const std::vector<ShadowResult> results = queue->take_shadow_results();
+  ASSERT_EQ(results.size(), 1U) << "and it is told that it computes nothing";
+  EXPECT_EQ(results[0].calls, 0);
+  EXPECT_EQ(results[0].numbers, 0);
+}
+
 TEST_F(ShadowTest, MemoryIsPlanned) {
   const auto planned_bytes = [&](std::vector<KernelPreference> kernels) {
     const auto queue = device(std::move(kernels));

@@ -233,15 +233,18 @@ TEST_F(PluginTest, WorkspaceThatNoCallNeedsIsRefusedWhereItIsPlanned) {
   kernel_.supports = nullptr;
   kernel_.workspace = [](const hf_call*) { return ~std::size_t{0}; };
   const KernelRegistry registry(lists_);
-  const auto device =
-      make_cpu_device({.threads = 1, .kernels = {{OpId::add, "mine"}}, .registry = &registry});
-  device->begin_planning();
-  device->launch(Add{.count = 10});
-  const Result<void> planned = device->end_planning();
-  ASSERT_FALSE(planned.ok());
-  EXPECT_EQ(planned.error().code, ExitCode::config);
-  EXPECT_THAT(planned.error().message,
-              HasSubstr("kernel mine of add, of the plug-in mine.so, asks for 18446744073709551615 bytes"));
+  for (const std::int64_t every : {0, 100}) {  // as the run's kernel, and as a shadow of it
+    KernelPreference preference{.op = OpId::add, .name = "mine", .every = every};
+    if (every > 0) preference.key = "kernels.shadow[0]";
+    const auto device = make_cpu_device({.threads = 1, .kernels = {preference}, .registry = &registry});
+    device->begin_planning();
+    device->launch(Add{.count = 10});
+    const Result<void> planned = device->end_planning();
+    ASSERT_FALSE(planned.ok()) << every;
+    EXPECT_EQ(planned.error().code, ExitCode::config);
+    EXPECT_THAT(planned.error().message,
+                HasSubstr("kernel mine of add, of the plug-in mine.so, asks for 18446744073709551615 bytes"));
+  }
 }
 
 TEST(PluginLoader, AFileThatIsRefusedMayBeWholeOnOtherHosts) {

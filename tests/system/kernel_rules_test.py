@@ -156,6 +156,14 @@ class ShadowTest(unittest.TestCase):
         for name in ("data", "pipeline"):
             self.assertCountEqual(shapes[name], shapes["alone"], "the calls of all ranks are those of one")
 
+    def test_one_that_supports_nothing_is_told(self):
+        self.file.unlink()
+        source = ROTARY.replace("->dtype == HF_FP32", "->dtype == HF_BF16")
+        kernel_test.build(self.file, source=source, link=["-lm"], NAME='"mine"', SCALE="1", COMPUTE="")
+        run, output = self.trained("run", '--kernels.shadow=[{op="rotary",use="mine",every=6}]')
+        self.assertRegex(output, r"step 6/6 +shadow mine of rotary: it supports none of the calls, which \w+ computes\n")
+        self.assertEqual({each["calls"] for each in run.events("kernel_shadow")}, {0})
+
     def test_is_no_part_of_the_run(self):
         shadow = '--kernels.shadow=[{op="rotary",use="mine",every=2}]'
         run = self.trained("run", "--training.steps=4")[0]

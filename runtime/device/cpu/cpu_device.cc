@@ -390,7 +390,9 @@ void CpuDevice::execute(const Slot& slot) {
   if (is_compared) return run_compared(*shadow, call, slot, kernel);
   run_on_kernel(slot, kernel);
   if (is_reported && kernel.plugin != nullptr) report_plugin_({});
-  if (shadow != nullptr) shadows_.plan(*shadow, context_, call, report_plugin_);
+  if (shadow == nullptr) return;
+  std::string problem = shadows_.plan(*shadow, context_, call, report_plugin_);
+  if (refused_.empty()) refused_ = std::move(problem);
 }
 
 // Returns the shadow that is to be planned, or compared, with a call.

@@ -138,11 +138,19 @@ const KernelRule* ShadowRunner::shadow_of(const KernelChoice& choice, const Shad
   return nullptr;
 }
 
-void ShadowRunner::plan(const KernelRule& shadow, const cpu::Context& context, const ShadowedCall& call,
-                        const PluginReport& report) {
+std::string ShadowRunner::plan(const KernelRule& shadow, const cpu::Context& context,
+                               const ShadowedCall& call, const PluginReport& report) {
   const Implementation& candidate = shadow.first();
-  with_report(candidate, report, [&] { candidate.prepare_on(context, call.arguments); });
+  std::string problem;
+  with_report(candidate, report, [&] {
+    if (!candidate.computes(call.arguments)) return;
+    candidate.prepare_on(context, call.arguments);
+    if (candidate.plugin == nullptr) return;
+    const std::size_t bytes = kernels::workspace_bytes(candidate, context, call.arguments);
+    problem = kernels::workspace_problem(*candidate.plugin, bytes);
+  });
   scratch_.request_shared(ShadowMemory(call).bytes());
+  return problem;
 }
 
 ShadowResult& ShadowRunner::result_of(const KernelRule& shadow, const ShadowedCall& call,
@@ -167,7 +175,8 @@ void ShadowRunner::run(const KernelRule& shadow, const cpu::Context& context, co
   std::int64_t shadow_ns = -1;  // it leaves the call to others
   const auto run_candidate = [&] {
     with_report(candidate, report, [&] {
-      if (!candidate.computes(arguments)) return;
+      // As it was planned, and of the copies as well, whose addresses are others.
+      if (!candidate.computes(call.arguments) || !candidate.computes(arguments)) return;
       const std::int64_t begin_ns = posix_env().monotonic_ns();
       candidate.run_on(context, arguments);
       shadow_ns = posix_env().monotonic_ns() - begin_ns;
@@ -179,8 +188,8 @@ void ShadowRunner::run(const KernelRule& shadow, const cpu::Context& context, co
   run_chosen();
   const std::int64_t chosen_ns = posix_env().monotonic_ns() - begin_ns;
   if (!candidate_is_first) run_candidate();
-  if (shadow_ns < 0) return;
   ShadowResult& result = result_of(shadow, call, chosen);
+  if (shadow_ns < 0) return;
   ++result.calls;
   result.shadow_ns += shadow_ns;
   result.chosen_ns += chosen_ns;

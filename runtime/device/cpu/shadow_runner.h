@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -34,9 +35,10 @@ class ShadowRunner {
   static const KernelRule* shadow_of(const KernelChoice& choice, const ShadowedCall& call,
                                      std::uint64_t step);
 
-  // Asks for the memory that a call takes, which allocate() gets. False: there is not enough.
-  void plan(const KernelRule& shadow, const cpu::Context& context, const ShadowedCall& call,
-            const PluginReport& report);
+  // Asks for the memory that a call takes, which allocate() gets. Returns why what a plug-in asks for is refused, or nothing.
+  std::string plan(const KernelRule& shadow, const cpu::Context& context, const ShadowedCall& call,
+                   const PluginReport& report);
+  // Returns false where there is not enough memory.
   bool allocate() { return scratch_.enough() || scratch_.allocate(); }
   // Forgets what was asked for.
   void forget() { scratch_ = cpu::Scratch(threads_); }
