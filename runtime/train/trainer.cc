@@ -205,6 +205,38 @@ bool Trainer::time_is_up() const {
   return elapsed_ns + needed_ns >= limit_ms * 1'000'000;
 }
 
+namespace {
+
+// ShadowResults are those of one rank.
+struct ShadowResults {
+  std::vector<ShadowResult> results = {};
+  static void visit_fields(auto& self, auto&& visit) { visit("results", self.results); }
+};
+
+bool compares_kernels(const KernelsConfig& kernels, std::uint64_t step) {
+  return std::ranges::any_of(kernels.shadows, [step](const KernelRuleConfig& shadow) {
+    return step % static_cast<std::uint64_t>(shadow.every_steps) == 0;
+  });
+}
+
+// Says to a device that a step is made, in which kernels may be compared, until the end of this object.
+class ComparedStep {
+ public:
+  ComparedStep(Device& device, const KernelsConfig& kernels, std::uint64_t step) : device_(device) {
+    // The device outlives a recovery: what it has of a step that a fault ended counts nowhere.
+    if (compares_kernels(kernels, step)) device.take_shadow_results();
+    device.shadow_step(step);
+  }
+  ~ComparedStep() { device_.shadow_step(0); }
+  ComparedStep(const ComparedStep&) = delete;
+  ComparedStep& operator=(const ComparedStep&) = delete;
+
+ private:
+  Device& device_;
+};
+
+}  // namespace
+
 Result<StepOutcome> Trainer::step() {
   Worker& worker = parts_.worker;
   RunState& state = worker.state();
@@ -221,7 +253,7 @@ Result<StepOutcome> Trainer::step() {
   HF_TRY(StepOutcome outcome, [&] {
     const StepSpan span(worker);
     stragglers_.begin_step();
-    rank_.device.shadow_step(step);
+    const ComparedStep compared(rank_.device, rank_.config.kernels, step);
     return run_step(worker, {.stop = stop,
                              .grow = grow,
                              .starts_ranks = parts_.growth.has_value() && parts_.growth->announces(),
@@ -234,7 +266,6 @@ Result<StepOutcome> Trainer::step() {
                              .gathers_times = stragglers_.wants_times()});
   }());
   stragglers_.end_step();
-  rank_.device.shadow_step(0);
   if (outcome.ends_steps) {
     verdict_ = StepsVerdict{.event = *std::move(outcome.verdict),
                             .action = outcome.action,
@@ -264,22 +295,9 @@ Result<StepOutcome> Trainer::step() {
   return outcome;
 }
 
-namespace {
-
-// ShadowResults are those of one rank.
-struct ShadowResults {
-  std::vector<ShadowResult> results = {};
-  static void visit_fields(auto& self, auto&& visit) { visit("results", self.results); }
-};
-
-}  // namespace
-
 // Tells what kernels that are compared have computed in a step, of all ranks.
 Result<void> Trainer::tell_shadows(std::uint64_t step) {
-  const auto is_due = [step](const KernelRuleConfig& shadow) {
-    return step % static_cast<std::uint64_t>(shadow.every_steps) == 0;
-  };
-  if (std::ranges::none_of(rank_.config.kernels.shadows, is_due)) return {};
+  if (!compares_kernels(rank_.config.kernels, step)) return {};
   ShadowResults mine{.results = rank_.device.take_shadow_results()};
   HF_TRY(std::vector<ShadowResults> ranks, gather(rank_.communicator, rank_.waiter, mine));
   std::vector<ShadowResult> all;

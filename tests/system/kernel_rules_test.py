@@ -156,6 +156,18 @@ class ShadowTest(unittest.TestCase):
         for name in ("data", "pipeline"):
             self.assertCountEqual(shapes[name], shapes["alone"], "the calls of all ranks are those of one")
 
+    def test_a_step_that_a_fault_ended_counts_once(self):
+        """The survivor has computed the step when the other one dies, and computes it again after the recovery."""
+        shadow = '--kernels.shadow=[{op="rotary",use="mine",every=2}]'
+        alone = self.trained("alone", shadow)[0]
+        run = self.scene.run("recovers")
+        words = [*self.words, shadow, "--checkpoint.ram_every_steps=1", "--elastic.grow=off"]
+        run.start(2, "ft", words, faults="step.before_reduce@4:1=kill").expect_exit(0)
+        self.assertEqual(run.digest(), alone.digest())
+        self.assertEqual(len(run.events("recovery")), 1)
+        calls = [[(each["step"], each["layer"], each["calls"]) for each in of.events("kernel_shadow")] for of in (alone, run)]
+        self.assertCountEqual(calls[1], calls[0])
+
     def test_one_that_supports_nothing_is_told(self):
         self.file.unlink()
         source = ROTARY.replace("->dtype == HF_FP32", "->dtype == HF_BF16")
