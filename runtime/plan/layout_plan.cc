@@ -146,12 +146,14 @@ std::string key_of(const ModelPart& part, const Config& config) {
                      config.model.freeze.empty() ? 0 : part.first_layer);
 }
 
-// All layers need the same workspace, but for frozen ones.
+// All layers need the same workspace, but for frozen ones and where kernels are chosen by layer.
 std::string kernel_key_of(const std::vector<ModelPart>& parts, const Config& config) {
   const auto any = [&](const auto& has) { return std::ranges::any_of(parts, has); };
+  const bool layers_are_alike =
+      config.model.freeze.empty() && config.kernels.rules.empty() && config.kernels.shadows.empty();
   std::string key;
   for (const ModelPart& part : parts)
-    key += config.model.freeze.empty() ? "" : fmt::format(" {}-{}", part.first_layer, part.end_layer);
+    key += layers_are_alike ? "" : fmt::format(" {}-{}", part.first_layer, part.end_layer);
   return fmt::format(", kernels{} {} {} {}", key,
                      any([](const ModelPart& part) { return part.layers() > 0; }),
                      any(&ModelPart::has_embedding), any(&ModelPart::has_head));

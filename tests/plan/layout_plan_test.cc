@@ -69,6 +69,24 @@ TEST(LayoutPlan, BytesOfEveryRankAreThoseOfTheRunningOne) {
   });
 }
 
+// A stage in the middle of a pipeline has what its own layers need, and not what another one's do.
+TEST(LayoutPlan, KernelsThatAreChosenByLayerHaveTheMemoryOfTheirStage) {
+  Config config = small_config();
+  config.parallel.pipeline = 4;
+  config.kernels.shadows = {
+      {.op = "matmul", .layers = "2", .where = {}, .use = "portable", .every_steps = 1}};
+  const std::unique_ptr<Device> kernels = make_counting_cpu_device(
+      {.threads = 1,
+       .kernels = {
+           {.op = OpId::matmul, .name = "portable", .key = "kernels.shadow[0]", .layers = "2", .every = 1}}});
+  const LayoutPlan plan = planned(resolved(config), 4, {.kernels = kernels.get()});
+  const auto bytes_of = [&plan](int stage) {
+    return std::ranges::find(plan.ranks, stage, [](const RankPlan& rank) { return rank.coordinate.pipeline; })
+        ->kernel_bytes;
+  };
+  EXPECT_GT(bytes_of(2), bytes_of(1)) << "copies of what products of layer 2 write";
+}
+
 // Three slots for each rank, in the memory that the ranks share.
 TEST(LayoutPlan, RamSnapshotsAreThoseOfTheRunningRanks) {
   Config config = small_config();
