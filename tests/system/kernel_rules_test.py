@@ -168,6 +168,10 @@ class ShadowTest(unittest.TestCase):
         calls = [[(each["step"], each["layer"], each["calls"]) for each in of.events("kernel_shadow")] for of in (alone, run)]
         self.assertCountEqual(calls[1], calls[0])
 
+    def test_replay_needs_no_plugin_of_a_shadow(self):
+        run = self.trained("run", '--kernels.shadow=[{op="rotary",use="mine",every=2}]')[0]
+        self.assertIn("comparison same bits", harness.program_output("replay", run.directory, "--step", 5))
+
     def test_one_that_supports_nothing_is_told(self):
         self.file.unlink()
         source = ROTARY.replace("->dtype == HF_FP32", "->dtype == HF_BF16")
