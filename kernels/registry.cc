@@ -198,7 +198,7 @@ bool can_be_compared(OpId op) {
          class_of(op) == OpClass::cross_entropy;
 }
 
-// Returns a sentence where a rule is about calls for which another, or the choice for the whole op, has another name.
+// Returns a sentence where a rule is about calls for which another has another name.
 std::string contradiction(const KernelPreference& request, const KernelRule& rule, const KernelRule& other) {
   const bool differs = std::string_view(rule.first().name) != other.first().name;
   if (!differs || !rule.filter.overlaps(other.filter)) return {};
@@ -232,7 +232,7 @@ Result<void> KernelRegistry::add_request(const KernelPreference& request, const 
         preference_text(request), name_of(request.op));
   KernelRule rule{.filter = *filter,
                   .order = is_shadow ? ImplementationOrder{wanted} : with_first(wanted, choice.order),
-                  .why = why_requested(request, *wanted, filter->has_shapes()),
+                  .why = why_requested(request, *wanted, !is_shadow && filter->has_shapes()),
                   .key = request.key,
                   .every = request.every};
   std::vector<KernelRule>& rules = is_shadow ? choice.shadows : choice.rules;

@@ -67,12 +67,24 @@ std::string source_text(const SourceConfig& source) {
   return text + " }";
 }
 
+namespace {
+
+// Returns the name of a member as TOML has it, which may be anything where nobody has looked yet whether it is a field.
+std::string toml_key(std::string_view name) {
+  const auto is_bare = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  return !name.empty() && std::ranges::all_of(name, is_bare) ? std::string(name) : toml_quote(name);
+}
+
+}  // namespace
+
 std::string kernel_rule_text(const KernelRuleConfig& rule) {
   std::string text = fmt::format("{{ op = {}", toml_quote(rule.op));
   if (!rule.layers.empty()) text += fmt::format(", layers = {}", toml_quote(rule.layers));
   std::vector<std::string> conditions;
   for (const ShapeConditionConfig& each : rule.where)
-    conditions.push_back(fmt::format("{} = {}", each.field, toml_quote(each.value)));
+    conditions.push_back(fmt::format("{} = {}", toml_key(each.field), toml_quote(each.value)));
   if (!conditions.empty()) text += fmt::format(", where = {{ {} }}", fmt::join(conditions, ", "));
   text += fmt::format(", use = {}", toml_quote(rule.use));
   if (rule.every_steps > 0) text += fmt::format(", every = {}", rule.every_steps);

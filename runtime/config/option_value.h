@@ -20,9 +20,8 @@ bool is_section(std::string_view path);  // whether the section has keys
 // Returns the value in TOML syntax on one line; it reads back to the same value.
 std::string value_text(const Option& option, const Config& config);
 std::string default_text(const Option& option);
-std::string source_text(const SourceConfig& source);
-// Returns the rule as a TOML table in a line.
-std::string kernel_rule_text(const KernelRuleConfig& rule);  // the inline table of one source
+std::string source_text(const SourceConfig& source);         // the inline table of one source
+std::string kernel_rule_text(const KernelRuleConfig& rule);  // that of one rule
 
 std::string type_text(const Option& option);   // "integer", "one of fp32, bf16", ...
 std::string range_text(const Option& option);  // "1 to 4096"; empty for types without a range

@@ -197,7 +197,8 @@ bool same_kernel_bits(const KernelsConfig& before, const KernelsConfig& after, O
   // Only what is asked of this op: other ops may have kernels of plug-ins, whose bits nobody knows here.
   const auto bits_on = [=](const KernelsConfig& kernels) -> Result<std::string> {
     KernelRequest request = own_request(kernels, {});
-    std::erase_if(request.requests, [op](const KernelPreference& each) { return each.op != op; });
+    std::erase_if(request.requests,
+                  [op](const KernelPreference& each) { return each.op != op || each.every > 0; });
     HF_TRY(const KernelTable table, kernel_registry().choose(request.isa, request.requests));
     return bits_of(table[static_cast<std::size_t>(op)], precision);
   };

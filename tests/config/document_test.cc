@@ -84,9 +84,11 @@ Config all_changed() {
   config.kernels.implementations.fill("mine");
   config.kernels.plan = "mine.plan";
   config.kernels.plugins = {"mine.so", "other/yours.so"};
-  config.kernels.rules = {
-      {.op = "add", .layers = "0-3", .where = {}, .use = "mine"},
-      {.op = "matmul", .layers = "", .where = {{"m", ">=8"}, {"transpose_a", "true"}}, .use = "x"}};
+  config.kernels.rules = {{.op = "add", .layers = "0-3", .where = {}, .use = "mine"},
+                          {.op = "matmul",
+                           .layers = "",
+                           .where = {{"m", ">=8"}, {"transpose_a", "true"}, {"a \"b\"", "1"}},
+                           .use = "x"}};
   config.kernels.shadows = {{.op = "add", .layers = "", .where = {}, .use = "mine", .every_steps = 7}};
   config.log = {1, 1'000'000};
   config.metrics = {5'000, true, "127.0.0.1:9400"};

@@ -182,7 +182,7 @@ class ShadowTest(unittest.TestCase):
 
     def test_is_no_part_of_the_run(self):
         shadow = '--kernels.shadow=[{op="rotary",use="mine",every=2}]'
-        run = self.trained("run", "--training.steps=4")[0]
+        run = self.trained("run", "--training.steps=5")[0]
         start = run.start(1, overrides=[*self.words, shadow, "--training.steps=6"])
         start.expect_exit(0)
         self.assertRegex(start.output(), r'kernels.shadow: \[\] -> .*  \(safe\)')
