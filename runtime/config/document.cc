@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "runtime/config/option_value.h"
+#include "runtime/config/presets.h"
 #include "runtime/core/digest.h"
 
 namespace holdfast::config {
@@ -143,6 +144,30 @@ std::string config_identity(const Config& config) {
     text += fmt::format("{} = {}\n", option.key, value);
   }
   return to_hex(digest_of(text));
+}
+
+std::string_view plain_preset_of(const ModelConfig& model) {
+  const ModelConfig usual;
+  Config given, plain;
+  given.model = model;
+  for (const ModelPreset& preset : model_presets()) {
+    if (preset.model.rope_scaling == usual.rope_scaling) continue;
+    plain.model = preset.model;
+    plain.model.preset.clear();
+    plain.model.freeze = model.freeze;
+    plain.model.rope_scaling = usual.rope_scaling;
+    plain.model.rope_factor = usual.rope_factor;
+    plain.model.rope_original_positions = usual.rope_original_positions;
+    if (diff_config(given, plain).empty()) return preset.name;
+  }
+  return {};
+}
+
+// The preset that is left out when such a run is read (loader.cc) is of the identity that it stored.
+bool has_identity(const Config& config, const std::string& identity) {
+  Config older = config;
+  if (older.model.preset.empty()) older.model.preset = plain_preset_of(config.model);
+  return identity == config_identity(config) || identity == config_identity(older);
 }
 
 }  // namespace holdfast::config

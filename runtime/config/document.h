@@ -36,5 +36,10 @@ std::vector<ConfigChange> diff_config(const Config& before, const Config& after)
 // Returns a hash over the keys that are ResumeEffect::forbidden, and the lanes: two configs with equal
 // identity describe the same run with the same lanes.
 std::string config_identity(const Config& config);
+// Returns the name of the preset whose shapes a resolved `model` gives without it and with plain rotary frequencies; ""
+// when there is none. Such were all presets before there was model.rope_scaling, so a run of then is read as this.
+std::string_view plain_preset_of(const ModelConfig& model);
+// Returns whether `identity` is that of `config`, or what an older program made of a config that means the same today.
+bool has_identity(const Config& config, const std::string& identity);
 
 }  // namespace holdfast::config

@@ -96,7 +96,8 @@ std::int64_t default_head_rows(const Config& config);
 
 // Takes over resolved values of the first start of a run: for each key of the logical shape that `config`
 // leaves out (lanes, tensor lanes, model shapes that have a computed default), and for a device of "auto",
-// the value of `stored`. Call before resolve_config when a run is resumed.
+// the value of `stored`. A preset that meant another model when the run began gives way to the stored model. Call before
+// resolve_config when a run is resumed.
 void inherit_resolved(Config& config, const Config& stored);
 
 }  // namespace holdfast::config

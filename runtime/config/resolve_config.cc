@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "runtime/config/document.h"
 #include "runtime/config/loader.h"
 #include "runtime/config/model_family.h"
 #include "runtime/config/presets.h"
@@ -79,6 +80,12 @@ Result<void> resolve_config(Config& config, std::int64_t vocabulary_of_data) {
 }
 
 void inherit_resolved(Config& config, const Config& stored) {
+  // A run of a preset that had plain rotary frequencies when it began goes on with them.
+  if (!config.model.preset.empty() && config.model.preset == plain_preset_of(stored.model)) {
+    std::vector<std::string> freeze = std::move(config.model.freeze);
+    config.model = stored.model;
+    config.model.freeze = std::move(freeze);
+  }
   fill(config.parallel.lanes, stored.parallel.lanes);
   fill(config.parallel.tensor_lanes, stored.parallel.tensor_lanes);
   fill(config.parallel.ranks_per_gpu, stored.parallel.ranks_per_gpu);

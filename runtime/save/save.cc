@@ -120,7 +120,7 @@ Result<RunState> checked_state(StateView& view, const Manifest& manifest, const 
   expected.parallel.lanes = stored.parallel.lanes;
   expected.parallel.lane_block = stored.parallel.lane_block;
   expected.parallel.tensor_lanes = stored.parallel.tensor_lanes;
-  if (manifest.identity != config_identity(expected)) {
+  if (!has_identity(expected, manifest.identity)) {
     return fail(
         ExitCode::checkpoint,
         "{}: the manifest is of a run with other forbidden keys than its own stored config says; it was put "

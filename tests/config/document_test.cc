@@ -177,6 +177,22 @@ TEST(LoadStoredConfig, APresetFromBeforeRotaryScalingStaysPlain) {
   EXPECT_EQ(loaded->config.model.preset, "");
   EXPECT_EQ(loaded->config.model.rope_scaling, "none");
   EXPECT_EQ(loaded->config.model.layers, 16);
+  // Its checkpoints have the identity of the preset, and the user's config still names it.
+  Config then = loaded->config;
+  then.model.preset = "llama-1b";
+  EXPECT_TRUE(has_identity(loaded->config, config_identity(then)));
+  EXPECT_FALSE(has_identity(config, config_identity(then))) << "scaled, it is another model";
+  Config later = all_changed();
+  later.model = {};
+  later.model.preset = "llama-1b";
+  inherit_resolved(later, loaded->config);
+  ASSERT_TRUE(resolve_config(later, 256).ok());
+  for (const ConfigChange& change : diff_config(loaded->config, later)) ADD_FAILURE() << change.key;
+  later.model = {};
+  later.model.preset = "llama-3b";
+  inherit_resolved(later, loaded->config);
+  ASSERT_TRUE(resolve_config(later, 256).ok());
+  EXPECT_EQ(later.model.rope_scaling, "llama3") << "a preset of other shapes is another model";
   const auto today = load_stored_config(posix_env(), dump_config(config), "manifest.json");
   ASSERT_TRUE(today.ok()) << today.error().message;
   EXPECT_EQ(today->config.model.preset, "llama-1b");
