@@ -185,7 +185,8 @@ void Checker::check_head_size() {
 void Checker::check_rotary() {
   const ModelConfig& model = config_.model;
   if (model.rope_scaling == "none") {
-    for (const char* key : {"model.rope_factor", "model.rope_original_positions"}) {
+    for (const char* key : {"model.rope_factor", "model.rope_low_frequency_factor",
+                            "model.rope_high_frequency_factor", "model.rope_original_positions"}) {
       if (value_text(*find_option(key), config_) == default_text(*find_option(key))) continue;
       problem({key},
               fmt::format("{} needs a model.rope_scaling, which is \"none\": say linear or llama3, or leave "
@@ -199,6 +200,13 @@ void Checker::check_rotary() {
         {"model.rope_scaling", "model.style"},
         fmt::format("{} does not go with {}, which has no rotary frequencies: leave model.rope_scaling out",
                     shown("model.rope_scaling"), shown("model.style")));
+  }
+  const Option& factor = *find_option("model.rope_factor");
+  if (!was_set("model.rope_factor") && value_text(factor, config_) == default_text(factor)) {
+    problem({"model.rope_scaling"},
+            fmt::format("{} needs model.rope_factor: give what frequencies are divided by, which is 8 in "
+                        "Llama 3.1 and 32 in Llama 3.2",
+                        shown("model.rope_scaling")));
   }
   if (model.rope_scaling != "llama3") return;
   if (model.rope_original_positions == 0) {

@@ -63,7 +63,9 @@ std::vector<Option> model_options() {
       integer("model.layers", HF_FIELD(model.layers), "layers", {0, 4096}, kForbidden,
               "Transformer blocks; needed without a preset"),
       integer("model.heads", HF_FIELD(model.heads), "heads", {0, 4096}, kForbidden,
-              "Query heads of an attention; divides the width; needed without a preset"),
+              "Query heads of an attention; divides the width, unless head_size says what a head has; needed "
+              "without a "
+              "preset"),
       integer("model.kv_heads", HF_FIELD(model.kv_heads), "heads", {0, 4096}, kForbidden,
               "Key and value heads (grouped-query attention); divides the heads; 0 = as many as heads"),
       integer("model.head_size", HF_FIELD(model.head_size), "channels", {0, 256}, kForbidden,
@@ -310,7 +312,9 @@ std::vector<Option> optimizer_options() {
       choice("optimizer.schedule", HF_FIELD(optimizer.schedule),
              {"constant", "linear", "cosine", "wsd", "inverse_sqrt"}, kNumeric,
              "Course of the learning rate after the warm-up; wsd = stable, then a linear decay at the end; "
-             "inverse_sqrt = peak x sqrt(warmup_steps / step), which does not depend on training.steps"),
+             "inverse_sqrt = peak x sqrt(warmup_steps / step), as after 10,000 of them where there are none; "
+             "it does "
+             "not depend on training.steps"),
       integer("optimizer.warmup_steps", HF_FIELD(optimizer.warmup_steps), "steps", {0, kMany}, kNumeric,
               "Steps over which the learning rate rises to its peak"),
       real("optimizer.final_fraction", HF_FIELD(optimizer.final_fraction), "", {0, 1}, kNumeric,

@@ -43,12 +43,22 @@ std::vector<BadPair> shape_table() {
        "run.toml:4:60  error  model.rope_factor = 2.0 (run.toml:4:60) needs a model.rope_scaling, which is "
        "\"none\": "
        "say linear or llama3, or leave model.rope_factor out"},
-      {"model = { layers = 2, heads = 4, width = 64, rope_scaling = \"llama3\" }\n",
+      {"model = { layers = 2, heads = 4, width = 64, rope_low_frequency_factor = 2.0 }\n",
+       {},
+       "run.toml:4:74  error  model.rope_low_frequency_factor = 2.0 (run.toml:4:74) needs a "
+       "model.rope_scaling, which is \"none\": "
+       "say linear or llama3, or leave model.rope_low_frequency_factor out"},
+      {"model = { layers = 2, heads = 4, width = 64, rope_scaling = \"linear\" }\n",
+       {},
+       "run.toml:4:61  error  model.rope_scaling = \"linear\" (run.toml:4:61) needs model.rope_factor: give "
+       "what frequencies are divided by, which is 8 in Llama 3.1 and 32 in Llama 3.2"},
+      {"model = { layers = 2, heads = 4, width = 64, rope_scaling = \"llama3\", rope_factor = 8.0 }\n",
        {},
        "run.toml:4:61  error  model.rope_scaling = \"llama3\" (run.toml:4:61) needs "
        "model.rope_original_positions: give "
        "the context that the frequencies were made for, which is 8192 in Llama 3"},
-      {"model = { layers = 2, heads = 4, width = 64, style = \"gpt2\", rope_scaling = \"linear\" }\n",
+      {"model = { layers = 2, heads = 4, width = 64, style = \"gpt2\", rope_scaling = \"linear\", "
+       "rope_factor = 2.0 }\n",
        {},
        "run.toml:4:77  error  model.rope_scaling = \"linear\" (run.toml:4:77) does not go with model.style = "
        "\"gpt2\" "
