@@ -158,8 +158,10 @@ Result<void> read_rotary_model(ConfigMembers& members, const ModelFamily& family
   ModelConfig& model = shape.model;
   model.layers = members.integer("num_hidden_layers");
   model.heads = members.integer("num_attention_heads");
-  model.kv_heads = members.integer("num_key_value_heads",
-                                   family.foreign_kv_heads != 0 ? family.foreign_kv_heads : model.heads);
+  // A null means as many as heads in every class; what a missing member means is the class' own.
+  const bool is_of_class = family.foreign_kv_heads != 0 && !members.has("num_key_value_heads");
+  model.kv_heads =
+      members.integer("num_key_value_heads", is_of_class ? family.foreign_kv_heads : model.heads);
   model.width = members.integer("hidden_size");
   model.feed_forward = members.integer("intermediate_size");
   model.vocabulary = members.integer("vocab_size");

@@ -101,7 +101,7 @@ Result<WeightFiles> open_llmc_weights(std::unique_ptr<File> file, const LlmcHead
 
 Result<std::string> llmc_header(const Config& config, WeightType precision) {
   const ModelSpec spec = make_model_spec(config);
-  if (spec.positions == 0) return not_expressible("Llama's style");
+  if (spec.positions == 0) return not_expressible("rotary positions");
   if (!spec.tied_head) return not_expressible("an untied head");
   if (spec.kv_heads != spec.heads) return not_expressible("grouped queries");
   if (spec.feed_forward != 4 * spec.width) {

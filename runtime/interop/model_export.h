@@ -20,7 +20,7 @@ struct ExportOptions {
 };
 
 // Writes a folder of config.json, generation_config.json and safetensors files (with an index when there are
-// several) for GPT2LMHeadModel or LlamaForCausalLM of transformers. `config` is that of the checkpoint. Fails
+// several) for the class of the family in transformers. `config` is that of the checkpoint. Fails
 // with ExitCode::config when the format cannot express the model or `target` exists, with checkpoint when
 // something cannot be read or written.
 Result<void> export_hugging_face(Env& env, TensorReader& weights, const Config& config,

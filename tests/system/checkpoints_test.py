@@ -388,6 +388,13 @@ class CheckpointsTest(unittest.TestCase):
         self.check_foreign(tensors, config)
         self.check_config_comes_back(config, "head_dim", "sliding_window")
 
+    def test_null_key_heads_are_as_many_as_heads(self):
+        """Where the member is missing, the classes of Qwen2 and Mistral mean 32 and 8."""
+        for kind in ("qwen2", "mistral"):
+            tensors, config = foreign_model.random_llama(kind=kind, kv_heads=4)
+            folder = foreign_model.write_folder(self.path(f"of-{kind}"), tensors, config | {"num_key_value_heads": None})
+            self.assertIn("\nkv_heads = 4\n", harness.program_output("import", folder, self.path(f"imported-{kind}")))
+
     def test_what_is_not_computed_is_refused(self):
         yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
         for kind, more, says in (
