@@ -16,7 +16,6 @@
 #include "runtime/model/spec.h"
 #include "runtime/os/console.h"
 #include "runtime/os/processes.h"
-#include "runtime/os/retry.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/processor_binding.h"
 #include "runtime/rank/watch.h"
@@ -34,14 +33,6 @@ Result<void> agree(const TrainInputs& inputs, const Waiter& waiter, const Result
 Result<void> agree_on_own(const TrainInputs& inputs, const Waiter& waiter, const Result<void>& mine,
                           Examined examined = Examined::same) {
   return agree_on_fitness(inputs.communicator, waiter, mine, inputs.env.host_name(), examined);
-}
-
-// Repeats an attempt that storage may fail for a moment, and tells the guard that this rank waits for storage.
-template <typename Attempt>
-auto try_storage(const TrainInputs& inputs, const char* what, Attempt attempt) {
-  if (inputs.tries_storage_once) return attempt();
-  const StorageWait storage(inputs.watch, what);
-  return retry_storage(inputs.env, attempt);
 }
 
 // EarlierStarts holds what the host of a rank shows of earlier starts of the run.

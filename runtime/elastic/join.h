@@ -14,11 +14,22 @@
 #include "runtime/config/config.h"
 #include "runtime/data/loader.h"
 #include "runtime/device/device.h"
+#include "runtime/os/retry.h"
 #include "runtime/rank/train_inputs.h"
+#include "runtime/rank/watch.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/train/evaluation.h"
 
 namespace holdfast::elastic {
+
+// Repeats an attempt that storage may fail for a moment, and tells the guard that this rank waits for storage. `what`: a
+// literal, "training data".
+template <typename Attempt>
+auto try_storage(const TrainInputs& inputs, const char* what, Attempt attempt) {
+  if (inputs.tries_storage_once) return attempt();
+  const StorageWait storage(inputs.watch, what);
+  return retry_storage(inputs.env, attempt);
+}
 
 // Returns whether some rank sees that the run has begun before: its directory holds the config of its first start.
 // Ranks that do not see it, though ranks of several other hosts share it, have not mounted it: they get an error with

@@ -175,7 +175,8 @@ Result<bool> attend(const TrainInputs& inputs, const Waiter& waiter, const std::
 
 Result<void> join_tokens(const TrainInputs& inputs, const Waiter& waiter, const Config& config) {
   if (!has_text_to_tokenize(config)) return {};
-  const Result<std::vector<SourceTokens>> all = find_source_tokens(inputs.env, config);
+  const Result<std::vector<SourceTokens>> all =
+      try_storage(inputs, "text that is tokenized", [&] { return find_source_tokens(inputs.env, config); });
   HF_TRY_VOID(
       agree_on_fitness(inputs.communicator, waiter, outcome_of(all), inputs.env.host_name(), Examined::same));
   TokenWork work(inputs.env, *all);

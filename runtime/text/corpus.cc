@@ -9,6 +9,7 @@
 #include "runtime/core/json_problem.h"
 #include "runtime/os/fifo.h"
 #include "runtime/os/foreign_text.h"
+#include "runtime/os/retry.h"
 #include "runtime/text/unicode.h"
 
 namespace holdfast::text {
@@ -70,7 +71,9 @@ Result<void> CorpusReader::read_more(std::string& target, std::uint64_t most) {
   const std::uint64_t count = std::min(most, sizes_[path_] - offset_);
   const std::size_t before = target.size();
   target.resize(before + count);
-  HF_TRY_VOID(file_->read_at(offset_, std::as_writable_bytes(std::span(target).subspan(before))));
+  HF_TRY_VOID(retry_storage(*env_, [&] {
+    return file_->read_at(offset_, std::as_writable_bytes(std::span(target).subspan(before)));
+  }));
   if (offset_ == 0) HF_TRY_VOID(expect_text(input_.paths[path_], std::string_view(target).substr(before)));
   offset_ += count;
   bytes_read_ += count;

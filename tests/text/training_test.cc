@@ -12,6 +12,7 @@
 #include "runtime/text/large_text.h"
 #include "runtime/text/tokenize.h"
 #include "runtime/text/tokenizer_file.h"
+#include "tests/support/faulty_env.h"
 #include "tests/support/temporary_directory.h"
 
 namespace holdfast::text {
@@ -130,6 +131,16 @@ TEST_F(CorpusTest, ALineThatIsWrongIsNamed) {
   const auto documents = documents_of({.paths = {good, bad}, .is_jsonl = true});
   ASSERT_FALSE(documents.ok());
   EXPECT_THAT(documents.error().message, HasSubstr("bad.jsonl, line 3: \"[1]\" is not an object of JSON"));
+}
+
+TEST_F(CorpusTest, AReadThatFailsForAMomentIsRepeated) {
+  test::FaultyEnv disk(posix_env());
+  disk.inject({.operation = test::Operation::read, .path_contains = "large.txt", .reason = EIO});
+  const auto totals =
+      tokenize_files(disk, tokenizer(),
+                     {.input = {.paths = {write("large.txt", "ab ab")}}, .prefix = directory / "read again"});
+  ASSERT_TRUE(totals.ok()) << totals.error().message;
+  EXPECT_EQ(totals->text_bytes, 5u);
 }
 
 TEST_F(CorpusTest, ALineThatIsNotJsonSaysWhereAndWhy) {
