@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "runtime/config/presets.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/record.h"
 #include "runtime/os/errno_reason.h"
@@ -28,6 +29,13 @@ Result<void> check_same_tokenizer(Env& env, const std::vector<SourceTokens>& all
   };
   HF_TRY(const Digest first, digest_of_file(all.front()));
   for (const SourceTokens& one : all) {
+    if (one.source.pattern != all.front().source.pattern) {
+      return fail(
+          ExitCode::config,
+          "{} has pattern = \"{}\" and {} has \"{}\": the tokenizer of a model cuts all text alike; give "
+          "all sources the same",
+          all.front().source.path, all.front().source.pattern, one.source.path, one.source.pattern);
+    }
     if (one.source.tokenizer == all.front().source.tokenizer) continue;
     HF_TRY(const Digest other, digest_of_file(one));
     if (other == first) continue;
@@ -41,13 +49,16 @@ Result<void> check_same_tokenizer(Env& env, const std::vector<SourceTokens>& all
 }
 
 Result<void> check_vocabulary(const Config& config, const SourceTokens& tokens) {
-  if (config.model.vocabulary == 0 || tokens.vocabulary <= config.model.vocabulary) return {};
-  return fail(
-      ExitCode::config,
-      "the tokenizer {} of {} has {} tokens, but model.vocabulary = {}; set model.vocabulary to {} or more, "
-      "leave it out, or give the tokenizer of this model",
-      tokens.source.tokenizer, tokens.source.path, tokens.vocabulary, config.model.vocabulary,
-      tokens.vocabulary);
+  const ModelPreset* preset = config.model.vocabulary == 0 ? find_preset(config.model.preset) : nullptr;
+  const std::int64_t vocabulary = preset == nullptr ? config.model.vocabulary : preset->model.vocabulary;
+  if (vocabulary == 0 || tokens.vocabulary <= vocabulary) return {};
+  return fail(ExitCode::config,
+              "the tokenizer {} of {} has {} tokens, but {}model.vocabulary = {}; set model.vocabulary to {} "
+              "or more, "
+              "{}or give the tokenizer of this model",
+              tokens.source.tokenizer, tokens.source.path, tokens.vocabulary,
+              preset == nullptr ? "" : fmt::format("model.preset = \"{}\" has ", preset->name), vocabulary,
+              tokens.vocabulary, preset == nullptr ? "leave it out, " : "");
 }
 
 std::vector<SourceConfig> tokenized_sources(const Config& config) {

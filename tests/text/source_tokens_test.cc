@@ -148,5 +148,32 @@ TEST_F(SourceTokensTest, ATokenizerThatDoesNotFitIsRefused) {
   EXPECT_THAT(refusal(), HasSubstr("which are not the same: a model has one tokenizer"));
 }
 
+// Before anything is tokenized, which may take hours.
+TEST_F(SourceTokensTest, ATokenizerThatIsTooLargeForThePresetIsRefused) {
+  BpeTraining training{.vocabulary = 32'001, .special = {}, .pattern = pattern_of("gpt2")};
+  for (int id = 256; id < 32'001; ++id) training.special.push_back("<|" + std::to_string(id) + "|>");
+  write("tokenizer.json", tokenizer_json(train_bpe({{"ab", 9}}, training)));
+  config_.model.preset = "llama-15m";
+  EXPECT_THAT(refusal(),
+              HasSubstr("has 32001 tokens, but model.preset = \"llama-15m\" has model.vocabulary = "
+                        "32000; set model.vocabulary to 32001 or more, or give"));
+  config_.model.vocabulary = 32'001;
+  EXPECT_EQ(refusal(), "");
+}
+
+TEST_F(SourceTokensTest, SourcesAreCutIntoPiecesAlike) {
+  const std::string base64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string ranks;  // of the 256 bytes
+  for (std::size_t byte = 0; byte < 256; ++byte)
+    ranks += std::string{base64[byte / 4], base64[byte % 4 * 16]} + "== " + std::to_string(byte) + "\n";
+  write("ranks.txt", ranks);
+  source().tokenizer = directory_ / "ranks.txt";
+  source().pattern = "gpt2";
+  config_.data.sources.push_back(source());
+  EXPECT_EQ(refusal(), "");
+  config_.data.sources.back().pattern = "llama3";
+  EXPECT_THAT(refusal(), HasSubstr("has pattern = \"gpt2\" and"));
+}
+
 }  // namespace
 }  // namespace holdfast::text
