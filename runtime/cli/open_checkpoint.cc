@@ -1,10 +1,13 @@
 #include "runtime/cli/open_checkpoint.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "checkpoint/find_checkpoint.h"
 #include "checkpoint/names.h"
+#include "runtime/interop/checkpoint_contents.h"
 #include "runtime/os/console.h"
+#include "runtime/os/paths.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/text/source_tokens.h"
 
@@ -78,12 +81,14 @@ Result<std::string> device_option(const Arguments& arguments, Env& env) {
   return config.device;
 }
 
+// A checkpoint may lie anywhere, beside a tokenizer that has nothing to do with it: the config decides.
 Result<std::string> tokenizer_of_run(Env& env, const Checkpoint& checkpoint) {
-  const std::filesystem::path checkpoints = std::filesystem::path(checkpoint.directory()).parent_path();
-  std::string path =
-      kept_tokenizer(checkpoints.parent_path().empty() ? "." : checkpoints.parent_path().string());
-  HF_TRY(const FileStatus status, env.status(path));
-  return status.exists ? std::move(path) : std::string();
+  HF_TRY(const Config config, config_of_checkpoint(env, checkpoint));
+  if (std::ranges::none_of(config.data.sources, is_tokenized)) return std::string();
+  const std::filesystem::path directory = os::real_path(checkpoint.directory());
+  std::string kept = kept_tokenizer(directory.parent_path().parent_path().string());
+  HF_TRY(const FileStatus status, env.status(kept));
+  return status.exists ? std::move(kept) : std::string();
 }
 
 }  // namespace holdfast::cli

@@ -110,6 +110,24 @@ class Afterwards(Folder):
         about = json.loads((self.folder / "exported/tokenizer_config.json").read_text())
         self.assertEqual((about["tokenizer_class"], about["eos_token"]), ("PreTrainedTokenizerFast", "<|endoftext|>"))
 
+    def test_a_checkpoint_has_no_tokenizer_that_is_not_of_its_run(self):
+        (self.folder / "away").mkdir()
+        self.train("bytes", sources='[{ path = "corpus.txt" }]')
+        self.train("a")
+        words = ("--prompt", "The", "--tokens", "4", "--device", "cpu")
+        for run, target in (("bytes", "away/of-bytes"), ("a", "away/of-tokens")):
+            newest = sorted((self.folder / f"runs/{run}/checkpoints").iterdir())[-1]
+            shutil.copytree(newest, self.folder / target)
+        # ./tokenizer.json is no file of the run of bytes.
+        self.assertTrue(self.holdfast("sample", "away/of-bytes", *words).startswith("The"))
+        self.holdfast("export", "away/of-bytes", "exported")
+        self.assertFalse((self.folder / "exported/tokenizer.json").exists())
+        name = sorted((self.folder / "runs/a/checkpoints").iterdir())[-1].name
+        for path in (name, f"{name}/", f"../checkpoints/{name}"):
+            done = subprocess.run([harness.PROGRAM, "sample", path, *words], cwd=self.folder / "runs/a/checkpoints", capture_output=True, text=True,
+                                  errors="replace", timeout=PATIENCE_S, env=harness.environment())
+            self.assertEqual(done.stdout[:3], "The", (path, done.stderr))
+
     def test_a_run_on_tokens_has_none_until_it_is_named(self):
         self.holdfast("tokenize", "encode", "tokenizer.json", "corpus.txt", "--out", "encoded")
         self.train("a", "--model.vocabulary=300", sources='[{ path = "encoded.bin", format = "megatron" }]')
