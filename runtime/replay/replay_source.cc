@@ -273,12 +273,13 @@ Result<void> check_sources(const Config& run, const std::string& place,
                            const std::vector<Override>& overrides) {
   if (are_given(overrides, {"data.sources"})) return {};
   for (const SourceConfig& source : run.data.sources) {
-    if (!is_stream_path(source.path)) continue;
+    const bool is_stream = is_stream_path(source.path);
+    if (!is_stream && !is_stream_path(source.tokenizer)) continue;
     return fail(
         ExitCode::config,
         "{} names {} as training data, a stream or a device, which replay opens only where the command "
         "line names it; give the place of the data with --data.sources",
-        place, source.path);
+        place, is_stream ? source.path : source.tokenizer);
   }
   return {};
 }

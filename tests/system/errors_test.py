@@ -1359,8 +1359,10 @@ class Errors(unittest.TestCase):
     def test_replay_stream(self):
         self.saved_run()
         config = self.run_directory / "config.toml"
-        config.write_text(re.sub(r'path = "[^"]*"', 'path = "/dev/zero"', config.read_text()))
-        self.expect(self.holdfast("replay", "run", "--step", "3"))
+        told = config.read_text()
+        for stream in ('path = "/dev/zero"', 'path = "text.txt", tokenizer = "/dev/zero"'):
+            config.write_text(re.sub(r'path = "[^"]*"', stream, told))
+            self.expect(self.holdfast("replay", "run", "--step", "3"))
 
     def test_resume_never(self):
         self.saved_run()
