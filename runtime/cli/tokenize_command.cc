@@ -77,7 +77,8 @@ CorpusProgress progress_lines(Env& env, std::string what) {
 
 Result<std::optional<TokenId>> read_eos(const Arguments& arguments, const Tokenizer& tokenizer) {
   if (!arguments.has("eos") && !arguments.has("append-eos")) return std::optional<TokenId>();
-  HF_TRY(const TokenId id, end_of_documents(tokenizer, arguments.text("eos", ""), "--eos TOKEN"));
+  HF_TRY(const TokenId id, end_of_documents(tokenizer, arguments.text("eos", ""),
+                                            "say which one ends a document by --eos TOKEN"));
   return std::optional(id);
 }
 

@@ -169,12 +169,12 @@ Result<std::string_view> CorpusReader::text_of(const DocumentBatch& batch,
     for (const JsonMember& member : line.items()) names += (names.empty() ? "" : ", ") + member.key;
     return refuse(fmt::format("it has no field \"{}\", but {}", printable(input_.field),
                               names.empty() ? "none at all" : printable(names.substr(0, 200))),
-                  "name the field with the text by --field");
+                  "name the field with the text by " + input_.field_option);
   }
   if (!found->is_string())
     return refuse(fmt::format("the field \"{}\" is of type {}, expected a string", printable(input_.field),
                               found->type_name()),
-                  "name the field with the text by --field");
+                  "name the field with the text by " + input_.field_option);
   storage = found->text();
   return std::string_view(storage);
 }

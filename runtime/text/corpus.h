@@ -19,7 +19,8 @@ namespace holdfast::text {
 struct CorpusInput {
   std::vector<std::string> paths = {};
   bool is_jsonl = false;
-  std::string field = "text";  // of a line of JSONL
+  std::string field = "text";            // of a line of JSONL
+  std::string field_option = "--field";  // how people name it
 };
 
 // Some documents as they are in their files.

@@ -70,12 +70,16 @@ std::vector<SourceConfig> tokenized_sources(const Config& config) {
 }
 
 Result<Tokenizer> tokenizer_of(Env& env, const SourceConfig& source) {
-  Result<Tokenizer> tokenizer = read_tokenizer(env, source.tokenizer, source.pattern);
+  Result<Tokenizer> tokenizer = read_tokenizer(env, source.tokenizer, source.pattern, "pattern = ");
   if (!tokenizer.ok()) {
     return with_cause(tokenizer.error(), fail(tokenizer.error().code, "the tokenizer of the source {}: {}",
                                               source.path, tokenizer.error().message));
   }
   return tokenizer;
+}
+
+std::string without_end(const SourceConfig& source) {
+  return fmt::format("leave append_eos out of the source {}, or give a tokenizer that has one", source.path);
 }
 
 Result<SourceTokens> find_one(Env& env, const SourceConfig& source, const std::string& cache) {
@@ -90,7 +94,7 @@ Result<SourceTokens> find_one(Env& env, const SourceConfig& source, const std::s
   }
   HF_TRY(const Tokenizer tokenizer, tokenizer_of(env, source));
   tokens.vocabulary = tokenizer.vocabulary();
-  if (source.append_eos) HF_TRY_VOID(outcome_of(end_of_documents(tokenizer, "", "a tokenizer that has one")));
+  if (source.append_eos) HF_TRY_VOID(outcome_of(end_of_documents(tokenizer, "", without_end(source))));
   return tokens;
 }
 
@@ -116,10 +120,13 @@ Result<void> make_locked(Env& env, const SourceTokens& tokens, const std::string
   HF_TRY_VOID(env.make_directories(partial));
   HF_TRY(const Tokenizer tokenizer, tokenizer_of(env, source));
   TokenizeOptions options;
-  options.input = {.paths = {source.path}, .is_jsonl = source.format == "jsonl", .field = source.column};
+  options.input = {.paths = {source.path},
+                   .is_jsonl = source.format == "jsonl",
+                   .field = source.column,
+                   .field_option = "column"};
   options.prefix = tokens_prefix(partial);
   if (source.append_eos) {
-    HF_TRY(options.append, end_of_documents(tokenizer, "", "a tokenizer that has one"));
+    HF_TRY(options.append, end_of_documents(tokenizer, "", without_end(source)));
   }
   options.threads = terms.threads;
   options.progress = terms.progress;
@@ -205,15 +212,13 @@ Result<void> keep_tokenizer(Env& env, const Config& config, const std::string& r
 }
 
 Result<TokenId> end_of_documents(const Tokenizer& tokenizer, const std::string& name,
-                                 const std::string& where) {
+                                 const std::string& advice) {
   const std::optional<TokenId> id = name.empty() ? tokenizer.end_of_text() : tokenizer.added(name);
   if (id) return *id;
   if (name.empty())
-    return fail(
-        ExitCode::config,
-        "the tokenizer has none of the special tokens <|endoftext|>, <|end_of_text|> and </s>; say which one "
-        "ends a document by {}",
-        where);
+    return fail(ExitCode::config,
+                "the tokenizer has none of the special tokens <|endoftext|>, <|end_of_text|> and </s>; {}",
+                advice);
   std::string known;
   for (const AddedToken& token : tokenizer.added_tokens())
     known += (known.empty() ? "" : " ") + token.content;

@@ -54,8 +54,8 @@ inline std::string kept_tokenizer(const std::string& run_directory) {
 }
 
 // Returns the token that ends documents. `name`: of an added token; empty: the one that is known for that. ExitCode::config where
-// the tokenizer has none; `where` says how another one is named, "--eos TOKEN".
+// the tokenizer has none; `advice` says what to do then, "say which one ends a document by --eos TOKEN".
 Result<TokenId> end_of_documents(const Tokenizer& tokenizer, const std::string& name,
-                                 const std::string& where);
+                                 const std::string& advice);
 
 }  // namespace holdfast::text

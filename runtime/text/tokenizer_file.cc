@@ -434,7 +434,8 @@ Result<TokenizerParts> parse_tiktoken(std::string_view text, const std::string& 
   return parts;
 }
 
-Result<Tokenizer> read_tokenizer(Env& env, const std::string& path, const std::string& pattern) {
+Result<Tokenizer> read_tokenizer(Env& env, const std::string& path, const std::string& pattern,
+                                 const std::string& option) {
   HF_TRY(const std::string text, read_file(env, path));
   const auto with_path = [&](const Error& error) {
     return fail(ExitCode::data, "the tokenizer {} cannot be used: {}", path, error.message);
@@ -443,12 +444,12 @@ Result<Tokenizer> read_tokenizer(Env& env, const std::string& path, const std::s
   if (!is_json && pattern.empty()) {
     return fail(ExitCode::config,
                 "{} is no tokenizer.json; if it is a rank file of tiktoken, say how it cuts text into "
-                "pieces: --pattern gpt2, "
-                "llama3, qwen2 or a regular expression",
-                path);
+                "pieces: {}gpt2, llama3, qwen2 or a regular expression",
+                path, option);
   }
   if (is_json && !pattern.empty())
-    return fail(ExitCode::config, "{} says itself how it cuts text into pieces; leave --pattern out", path);
+    return fail(ExitCode::config, "{} says itself how it cuts text into pieces; leave {} out", path,
+                option.substr(0, option.find_last_not_of(" =") + 1));
   Result<TokenizerParts> parts = is_json ? parse_tokenizer_json(text) : parse_tiktoken(text, pattern);
   if (!parts.ok()) return with_path(parts.error());
   Result<Tokenizer> tokenizer = Tokenizer::make(std::move(parts).value());

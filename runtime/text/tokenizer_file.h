@@ -14,8 +14,9 @@ namespace holdfast::text {
 std::string pattern_of(const std::string& name);
 
 // Reads either kind of file. A rank file does not say how text is cut into pieces: `pattern` does, as pattern_of() has it; for
-// a tokenizer.json it is empty. Errors: ExitCode::data with the file, what was found, what was expected and what to do.
-Result<Tokenizer> read_tokenizer(Env& env, const std::string& path, const std::string& pattern);
+// a tokenizer.json it is empty; `option` is how people give it. Errors: ExitCode::data with the file, what was found, what was expected and what to do.
+Result<Tokenizer> read_tokenizer(Env& env, const std::string& path, const std::string& pattern,
+                                 const std::string& option = "--pattern ");
 
 // Parse the content of a file. Pure; for tests and for read_tokenizer, which puts the path in front of the messages.
 Result<TokenizerParts> parse_tokenizer_json(std::string_view text);

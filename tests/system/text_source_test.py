@@ -236,6 +236,8 @@ class Told(Folder):
         self.holdfast("tokenize", "train", "corpus.txt", "--vocabulary", 280, "--out", "other.json")
         text, jsonl = ('{{ path = "{}", tokenizer = "{}" }}'.format, '{{ path = "{}", format = "jsonl", tokenizer = "tokenizer.json" }}'.format)
         corpus = text("corpus.txt", "tokenizer.json")
+        (self.folder / "words.jsonl").write_text('{"body": "a"}\n')
+        (self.folder / "without.json").write_text((self.folder / "tokenizer.json").read_text().replace("<|endoftext|>", "<|other|>"))
         cases = {
             "source-tokenizer-too-large": (corpus, "--model.vocabulary=290"),
             "source-tokenizers-differ": (corpus + ", " + text("corpus.txt", "other.json"),),
@@ -244,6 +246,10 @@ class Told(Folder):
             "source-text-missing": (text("absent.txt", "tokenizer.json"),),
             "source-text-empty": (text("empty.txt", "tokenizer.json"),),
             "source-line-not-json": (jsonl("broken.jsonl"),),
+            "source-line-without-column": (jsonl("words.jsonl"),),
+            "source-ranks-without-pattern": (text("corpus.txt", "corpus.txt"),),
+            "source-pattern-of-json": ('{ path = "corpus.txt", tokenizer = "tokenizer.json", pattern = "gpt2" }',),
+            "source-without-eos": ('{ path = "corpus.txt", tokenizer = "without.json", append_eos = true }',),
             "source-jsonl-without-tokenizer": ('{ path = "corpus.txt", format = "jsonl" }',),
             "source-text-too-short": (corpus, "--training.sequence_length=99999"),
         }
