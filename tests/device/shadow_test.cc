@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/lists.h"
 #include "kernels/elementwise.h"
+#include "kernels/embedding.h"
 #include "kernels/rotary.h"
 #include "runtime/device/device.h"
 
@@ -23,9 +24,9 @@ void multiply(const cpu::Context&, const void* arguments) {
   }
 }
 
-Implementation rotary_named(const char* name, void (*run)(const cpu::Context&, const void*)) {
+Implementation named(OpId op, const char* name, void (*run)(const cpu::Context&, const void*)) {
   Implementation result;
-  result.op = OpId::rotary;
+  result.op = op;
   result.name = name;
   result.preference = -1;
   result.run = run;
@@ -53,8 +54,9 @@ class ShadowTest : public testing::Test {
     x_[4] = std::nanf("");
   }
 
-  std::vector<Implementation> more_ = {rotary_named("triple", multiply<3>),
-                                       rotary_named("double", multiply<2>)};
+  std::vector<Implementation> more_ = {named(OpId::rotary, "triple", multiply<3>),
+                                       named(OpId::rotary, "double", multiply<2>),
+                                       named(OpId::add, "nothing", [](const cpu::Context&, const void*) {})};
   std::vector<ImplementationList> lists_;
   std::optional<KernelRegistry> registry_;
   std::vector<float> x_;
@@ -117,6 +119,43 @@ TEST_F(ShadowTest, KeepsArraysThatAreTheSameMemory) {
   EXPECT_EQ(results[0].calls, 2);
   EXPECT_EQ(results[0].ulp_max, 0.0) << "it adds what the call found, not what it left";
   EXPECT_EQ(results[0].worst, "");
+}
+
+TEST_F(ShadowTest, FindsWhatIsNotWritten) {
+  const auto queue = device({shadow(OpId::add, "nothing", 1)});
+  queue->shadow_step(1);
+  const std::vector<float> a(100, 0.1F);
+  std::vector<float> y(100, 0.2F);  // as an earlier call has left it
+  for (int number = 0; number < 2; ++number)
+    queue->launch(Add{.a = a.data(), .b = a.data(), .y = y.data(), .count = 100});
+  const std::vector<ShadowResult> results = queue->take_shadow_results();
+  ASSERT_EQ(results.size(), 1U);
+  EXPECT_EQ(results[0].wrong_kind, 200);
+}
+
+TEST_F(ShadowTest, LeavesTheRowsThatAreOfOtherSlices) {
+  const auto queue =
+      device({{OpId::embedding_forward, "reference"}, shadow(OpId::embedding_forward, "portable", 1)});
+  queue->shadow_step(1);
+  const std::vector<std::int32_t> tokens = {0, 3, 1, 2};
+  const std::vector<float> table(2 * 8, 0.5F);  // of tokens 2 and 3
+  std::vector<float> x(4 * 8, 7.0F);
+  for (int number = 0; number < 2; ++number)
+    queue->launch(EmbeddingForward{.tokens = tokens.data(),
+                                   .table = table.data(),
+                                   .x = x.data(),
+                                   .rows = 4,
+                                   .width = 8,
+                                   .sequence_length = 4,
+                                   .first_token = 2,
+                                   .token_count = 2});
+  const std::vector<ShadowResult> results = queue->take_shadow_results();
+  ASSERT_EQ(results.size(), 1U);
+  EXPECT_EQ(results[0].calls, 2);
+  EXPECT_EQ(results[0].ulp_max, 0.0);
+  EXPECT_EQ(results[0].wrong_kind, 0);
+  EXPECT_EQ(x[0], 7.0F);
+  EXPECT_EQ(x[8], 0.5F);
 }
 
 TEST_F(ShadowTest, AsksNothingOfOneThatDoesNotSupportTheCall) {

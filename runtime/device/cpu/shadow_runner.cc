@@ -13,6 +13,13 @@
 namespace holdfast::device {
 namespace {
 
+// Returns whether an op leaves some of what it writes as it finds it: a slice of the embedding has the rows of its own tokens.
+template <typename Op>
+bool leaves_some([[maybe_unused]] const Op& op) {
+  if constexpr (Op::id == OpId::embedding_forward) return op.token_count > 0;
+  return false;
+}
+
 // ShadowMemory places what a call writes in memory of its own: a copy of the op's struct points there.
 class ShadowMemory {
  public:
@@ -29,7 +36,13 @@ class ShadowMemory {
   const void* move_to(std::byte* memory, OpId id) {
     memory_ = memory;
     for (const Region& region : regions()) {
-      if (region.is_written && region.is_read) std::memcpy(memory + region.offset, region.base, region.bytes);
+      if (!region.is_written) continue;
+      constexpr int no_number = 0xff;  // what a candidate leaves out is found
+      if (region.is_read) {
+        std::memcpy(memory + region.offset, region.base, region.bytes);
+      } else {
+        std::memset(memory + region.offset, no_number, region.bytes);
+      }
     }
     visit_op(id, bytes_.data(), [this](const auto& op) {
       // The bytes are this object's own, and no constant.
@@ -66,7 +79,7 @@ class ShadowMemory {
 
   template <typename Op>
   void find_regions(const Op& op) {
-    Op::visit_operands(op, [this](const auto& pointer, const Operand& operand) {
+    Op::visit_operands(op, [this, &op](const auto& pointer, const Operand& operand) {
       const auto* const base = reinterpret_cast<const std::byte*>(pointer);
       // Arrays of one address are one; where a step is planned without memory, none are.
       std::size_t index = 0;
@@ -77,7 +90,7 @@ class ShadowMemory {
       Region& region = regions_[index];
       region.base = base;
       region.bytes = std::max(region.bytes, static_cast<std::size_t>(operand.extent * operand.element_bytes));
-      region.is_read = region.is_read || operand.is_read();
+      region.is_read = region.is_read || operand.is_read() || leaves_some(op);
       region.is_written = region.is_written || operand.is_written();
     });
     constexpr std::size_t line = 64;
