@@ -4,6 +4,8 @@
 
 #include <atomic>
 
+#include "runtime/text/bpe_training.h"
+#include "runtime/text/tokenizer_file.h"
 #include "tests/elastic/recovery_fixture.h"
 #include "tests/support/hasty_env.h"
 
@@ -127,6 +129,21 @@ TEST_F(UnfitTest, AReadThatFailsForAMomentIsRepeated) {
     host.inject({.operation = Operation::read, .path_contains = "train.txt", .at = at, .reason = EIO});
   EXPECT_EQ(train_until(ExitCode::done, {.run = "a", .ranks = 3}, {.host_of = {{1, &host}}}), 0);
   EXPECT_EQ(digest("a"), end);
+}
+
+TEST_F(UnfitTest, ATokenizerThatCannotBeReadForAMomentIsReadAgain) {
+  const std::string tokenizer = directory_ / "tokenizer.json";
+  const text::TokenizerParts parts =
+      text::train_bpe({{"ab", 9}}, {.vocabulary = 257, .special = {}, .pattern = text::pattern_of("gpt2")});
+  ASSERT_TRUE(posix_env().replace_text(tokenizer, text::tokenizer_json(parts)).ok());
+  const Launch launch{.run = "a",
+                      .ranks = 2,
+                      .overrides = {fmt::format("data.sources=[{{ path = \"{}\", tokenizer = \"{}\" }}]",
+                                                (directory_ / "train.txt"), tokenizer)}};
+  FaultyEnv host(posix_env());
+  for (const Operation operation : {Operation::open, Operation::read_text})
+    host.inject({.operation = operation, .path_contains = "tokenizer.json", .reason = EIO});
+  EXPECT_EQ(train_until(ExitCode::done, launch, {.host_of = {{1, &host}}}), 0) << message_;
 }
 
 TEST_F(UnfitTest, ARankThatAloneCannotReadLeavesAndTheOthersGoOn) {
