@@ -98,8 +98,8 @@ Result<bool> sees_run_directory(Env& env, const RunPaths& paths, const ReadyQues
 bool hosts_share_directory(Env& env, const RunPaths& paths) {
   const Result<FileStatus> place_name = env.status(paths.place_name());
   if (!place_name.ok() || place_name->exists) return false;
-  const auto hosts = newest_hosts(env, paths, 0);
-  return hosts.has_value() && hosts->size() > 1;
+  const std::optional<RanksInLog> ranks = newest_ranks(env, paths, 0);
+  return ranks.has_value() && ranks->by_host.size() > 1;
 }
 
 std::string config_digest(const Config& config) {

@@ -421,7 +421,7 @@ std::vector<LaunchHost> LaunchMind::candidates(std::int64_t now_ns) {
     return (is_worth && !drained_.contains(host.named.name)) || is_partly_fit(host, now_ns);
   });
   const bool grows_itself = asked.size() == 1;  // on one host the run grows by itself
-  if (!grows_itself && ranks_on(asked) > scale_up_.ranks()) return asked;
+  if (!grows_itself && scale_up_.is_worth_more(ranks_on(asked))) return asked;
   scale_up_.postpone(now_ns);
   return {};
 }
@@ -448,7 +448,7 @@ bool LaunchMind::is_worth_another_start(std::int64_t now_ns, std::span<const Lau
   const std::vector<LaunchHost> answering = std::exchange(left, linked_to_run(left, links));
   leave_out_unlinked(now_ns, answering, left, links);
   const int room = ranks_on(left);
-  if (room <= scale_up_.ranks()) {
+  if (!scale_up_.is_worth_more(room)) {
     scale_up_.postpone(now_ns);
     return false;
   }

@@ -123,6 +123,8 @@ struct LaunchMindSettings {
   bool has_begun = false;  // an earlier start of the run has read its inputs
   // Returns how many ranks, at least `min_ranks`, a start on the hosts that answer would have; 0: too few hosts.
   std::function<int(const std::vector<LaunchHost>& hosts, int min_ranks)> ranks_on = {};
+  // Returns what a whole run has; without it all ranks compute.
+  std::function<ScaleUp::Whole()> whole = {};
 };
 
 class LaunchMind {
@@ -171,10 +173,10 @@ class LaunchMind {
   void begins(std::int64_t now_ns, const ScaleUp::Ranks& given, int ranks, bool is_narrower);
   // Records that ranks of the start train.
   void trains(std::int64_t now_ns);
-  // Records where the ranks are, as the run says, which hosts do not hear each other, and of which hosts ranks left as
-  // unfit while the start goes on without them.
+  // Records where the ranks are, as the run says, which hosts do not hear each other, of which hosts ranks left as unfit
+  // while the start goes on without them, and how many ranks wait as spares, if the run has said that.
   void has(std::int64_t now_ns, const ScaleUp::Ranks& ranks, std::span<const SilentPair> silent = {},
-           std::span<const UnfitHost> unfit = {});
+           std::span<const UnfitHost> unfit = {}, std::optional<int> spares = {});
   // Decides what follows.
   RestartDecision ended(std::int64_t now_ns, EndedStart ended, bool stop_requested);
   // Decides what follows when something failed that the launcher itself needs for a start.

@@ -76,6 +76,7 @@ std::vector<SilentPair> LaunchMind::in_list(std::span<const SilentPair> silent) 
 void LaunchMind::begins(std::int64_t now_ns, const ScaleUp::Ranks& given, int ranks, bool is_narrower) {
   follow(LaunchOutcome::begins);
   scale_up_.begins();
+  if (settings_.whole) scale_up_.set_whole(settings_.whole());
   given_ = given;
   ranks_ = ranks;
   is_narrower_ = is_narrower;
@@ -98,7 +99,7 @@ void LaunchMind::trains(std::int64_t now_ns) {
 // Takes the ranks. Both of two hosts that lost each other have lost theirs; one of them is the cause, so that the other
 // can come back alone.
 void LaunchMind::has(std::int64_t now_ns, const ScaleUp::Ranks& ranks, std::span<const SilentPair> silent,
-                     std::span<const UnfitHost> unfit_hosts) {
+                     std::span<const UnfitHost> unfit_hosts, std::optional<int> spares) {
   const ScaleUp::Ranks named = in_list(ranks);
   std::vector<SilentPair> pairs = in_list(silent);
   // Where one of them has its ranks still, the guards have found the other one out.
@@ -119,8 +120,8 @@ void LaunchMind::has(std::int64_t now_ns, const ScaleUp::Ranks& ranks, std::span
   for (const UnfitHost& host : unfit_hosts) unfit_names.insert(name_in_list(host.host));
   const bool is_first = !std::exchange(has_reported_, true);
   const std::vector<std::string> lost =
-      is_first ? scale_up_.began(now_ns, named, is_alone ? ScaleUp::Ranks() : given_, unfit_names)
-               : scale_up_.saw(now_ns, named, excused, unfit_names);
+      is_first ? scale_up_.began(now_ns, named, is_alone ? ScaleUp::Ranks() : given_, unfit_names, spares)
+               : scale_up_.saw(now_ns, named, excused, unfit_names, spares);
   trained_ = named;
   if (is_alone) return;
   failed_in_start_.insert(lost.begin(), lost.end());

@@ -105,9 +105,16 @@ LaunchMindSettings Launcher::mind_settings() const {
           .settled_ms = config_.elastic.settle_after_ms,
           .wait_for_hosts_ms = options_.wait_for_hosts_ms,
           .has_begun = !config.ok() || config->exists,
-          .ranks_on = [this](const std::vector<LaunchHost>& hosts, int min_ranks) {
-            return layout_on(hosts, min_ranks).value_or(StartLayout{.ranks = 0}).ranks;
-          }};
+          .ranks_on =
+              [this](const std::vector<LaunchHost>& hosts, int min_ranks) {
+                return layout_on(hosts, min_ranks).value_or(StartLayout{.ranks = 0}).ranks;
+              },
+          .whole =
+              [this] {
+                const RanksWanted wanted = ranks_wanted();
+                return ScaleUp::Whole{.computing = wanted.ranks - wanted.spares,
+                                      .kept_spares = spares_for_a_host(hosts_, wanted)};
+              }};
 }
 
 Result<ExitCode> Launcher::run() {

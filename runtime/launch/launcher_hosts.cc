@@ -106,12 +106,12 @@ void Launcher::look_for_room() {
 void Launcher::look_at_ranks() {
   const std::uint64_t bytes = log_bytes(*env_, paths_);
   if (bytes == seen_bytes_) return;
-  const std::optional<std::map<std::string, int>> ranks = newest_hosts(*env_, paths_, seen_bytes_);
+  const std::optional<RanksInLog> ranks = newest_ranks(*env_, paths_, seen_bytes_);
   seen_bytes_ = bytes;
   if (!ranks.has_value()) return;
   const std::int64_t now_ns = env_->monotonic_ns();
-  mind_->has(now_ns, *ranks, read_silent_pairs(*env_, start_directory_),
-             unfit_hosts(read_launched_ranks(*env_, start_directory_)));
+  mind_->has(now_ns, ranks->by_host, read_silent_pairs(*env_, start_directory_),
+             unfit_hosts(read_launched_ranks(*env_, start_directory_)), ranks->spares);
 }
 
 // Writes which hosts are not used, and says what LaunchMind has decided about them: status knows what the log tells.

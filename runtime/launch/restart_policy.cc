@@ -139,6 +139,15 @@ std::optional<int> ranks_on_hosts_left(std::span<const LaunchHost> hosts, const 
   return copies == copies_wanted ? room : copies * wanted.per_copy;
 }
 
+int spares_for_a_host(std::span<const LaunchHost> hosts, const RanksWanted& wanted) {
+  int most = 0;
+  for (const LaunchHost& host : hosts) {
+    if (host.slots == 0) return wanted.spares;
+    most = std::max(most, host.slots);
+  }
+  return std::min(most, wanted.spares);
+}
+
 namespace {
 
 // Returns how many groups of `tensor` ranks fit inside single hosts.

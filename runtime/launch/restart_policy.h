@@ -92,6 +92,9 @@ int room_on_hosts_left(std::span<const LaunchHost> hosts, const RanksWanted& wan
 // std::nullopt: fewer than `min_copies` replicas would be left.
 std::optional<int> ranks_on_hosts_left(std::span<const LaunchHost> hosts, const RanksWanted& wanted);
 
+// Returns how many of the spares wanted the loss of the largest host takes; all, where the slots of hosts are not known.
+int spares_for_a_host(std::span<const LaunchHost> hosts, const RanksWanted& wanted);
+
 // Finds a layout for a start when the hosts that are left have no room for the configured degrees of
 // parallelism. Pure.
 //

@@ -82,16 +82,17 @@ std::optional<int> ranks_at_end(Env& env, const RunPaths& paths, std::uint64_t f
                         });
 }
 
-std::optional<std::map<std::string, int>> newest_hosts(Env& env, const RunPaths& paths,
-                                                       std::uint64_t from_bytes) {
-  using Hosts = std::map<std::string, int>;
-  return newest_of<Hosts>(env, paths, from_bytes, all_bytes, {StartEvent::kind, RecoveryEvent::kind},
-                          [](const Json& json) -> std::optional<Hosts> {
-                            if (auto start = event_as<StartEvent>(json)) return std::move(start->hosts);
-                            if (auto recovery = event_as<RecoveryEvent>(json))
-                              return std::move(recovery->hosts);
-                            return std::nullopt;
-                          });
+std::optional<RanksInLog> newest_ranks(Env& env, const RunPaths& paths, std::uint64_t from_bytes) {
+  return newest_of<RanksInLog>(
+      env, paths, from_bytes, all_bytes, {StartEvent::kind, RecoveryEvent::kind},
+      [](const Json& json) -> std::optional<RanksInLog> {
+        if (auto start = event_as<StartEvent>(json); start.has_value() && start->hosts.has_value())
+          return RanksInLog{.by_host = std::move(*start->hosts)};
+        if (auto recovery = event_as<RecoveryEvent>(json);
+            recovery.has_value() && recovery->hosts.has_value())
+          return RanksInLog{.by_host = std::move(*recovery->hosts), .spares = recovery->spares};
+        return std::nullopt;
+      });
 }
 
 std::optional<double> lost_job_ms(Env& env, const RunPaths& paths, std::uint64_t from_bytes) {

@@ -28,10 +28,13 @@ inline std::uint64_t newest_step(Env& env, const RunPaths& paths) {
 // that far.
 std::optional<int> ranks_at_end(Env& env, const RunPaths& paths, std::uint64_t from_bytes);
 
-// Returns the number of ranks on each host by the newest start or recovery in the log after `from_bytes`.
+struct RanksInLog {
+  std::map<std::string, int> by_host = {};
+  std::optional<int> spares = {};  // ranks that wait; a start does not say how many
+};
+// Returns the ranks by the newest start or recovery in the log after `from_bytes`.
 // None if the log has no such line there.
-std::optional<std::map<std::string, int>> newest_hosts(Env& env, const RunPaths& paths,
-                                                       std::uint64_t from_bytes);
+std::optional<RanksInLog> newest_ranks(Env& env, const RunPaths& paths, std::uint64_t from_bytes);
 
 // Returns the work that a lost job costs at most, as the newest event says (FailureCostEvent); none if there is no such
 // event after `from_bytes`, or all of the work would be lost.

@@ -463,6 +463,24 @@ TEST(LaunchMindCrashLoop, ABadHostOfEightCostsTwoStartsAndAnotherAfterAnHour) {
   }
 }
 
+// A run of one copy on two of its four ranks: no start ends only to have both spares again.
+TEST_F(LaunchMindTest, SparesThatAreLeftAreReasonEnoughToGoOn) {
+  LaunchMindSettings with_spares = settings();
+  with_spares.whole = [] { return ScaleUp::Whole{.computing = 2, .kept_spares = 2}; };
+  mind = LaunchMind(with_spares);
+  mind.name_hosts(0, list);
+  trains(0, of_three);
+  mind.has(100 * sec, without_c, {}, {}, 2);
+  for (std::int64_t now_s = 110; now_s < 1'000; now_s += 10)
+    ASSERT_THAT(mind.candidates(now_s * sec), IsEmpty()) << now_s << ": nobody is asked for it";
+  mind.has(1'000 * sec, {{"a", 2}}, {}, {}, 0);
+  EXPECT_THAT(mind.candidates(1'005 * sec), IsEmpty());
+  const std::vector<LaunchHost> asked = mind.candidates(1'010 * sec);
+  ASSERT_FALSE(asked.empty()) << "the last spare is in use";
+  const std::vector<HostAnswer> all = {{0}, {0}, {0}};
+  EXPECT_TRUE(mind.is_worth_another_start(1'010 * sec, asked, all));
+}
+
 TEST_F(LaunchMindTest, AHostWhoseRanksEndTwoLongStartsIsLeftOutWithAWord) {
   for (int time = 0; time < 2; ++time) {
     const std::int64_t now_ns = 700 * time * sec;

@@ -221,6 +221,14 @@ TEST(HostsLeft, SparesGoFirst) {
   EXPECT_EQ(ranks_on_hosts_left(hosts({5, 2}, {}), wanted), 4) << "a copy is lost, and there is no spare";
 }
 
+TEST(HostsLeft, SparesThatTheLossOfAHostTakes) {
+  const RanksWanted wanted{.ranks = 32, .spares = 8};
+  EXPECT_EQ(spares_for_a_host(hosts({4, 2, 4}, {0}), wanted), 4);
+  EXPECT_EQ(spares_for_a_host(hosts({16, 16}, {}), wanted), 8) << "as many as are wanted";
+  EXPECT_EQ(spares_for_a_host(hosts({0, 0}, {}), wanted), 8) << "nobody knows";
+  EXPECT_EQ(spares_for_a_host({}, wanted), 0);
+}
+
 TEST(HostsLeft, WaitsWhenTooFewAreLeft) {
   EXPECT_EQ(ranks_on_hosts_left(hosts({4, 4}, {0}), {8, 1, 5}), std::nullopt);
   EXPECT_EQ(ranks_on_hosts_left(hosts({4, 4}, {0}), {8, 8, 1}), std::nullopt);

@@ -46,6 +46,83 @@ TEST(ScaleUp, LooksLessAndLessOftenWhileNoMoreHostsAnswer) {
   EXPECT_TRUE(scale_up.is_due(now_ns + 10 * s)) << "each loss begins anew";
 }
 
+TEST(ScaleUp, TheWaitCountsFromTheFirstLossThatIsNotMadeGood) {
+  constexpr std::int64_t hour = 3'600 * s;
+  ScaleUp scale_up(8 * 3'600'000);
+  Ranks ranks = {{"a", 2}, {"b", 2}, {"c", 2}, {"d", 2}};
+  scale_up.began(0, ranks);
+  ranks.erase("b");
+  EXPECT_THAT(scale_up.saw(20 * hour, ranks), IsEmpty());
+  EXPECT_FALSE(scale_up.is_due(28 * hour - 1)) << "the run was whole until then";
+  ranks.erase("c");
+  EXPECT_THAT(scale_up.saw(21 * hour, ranks), IsEmpty());
+  EXPECT_FALSE(scale_up.is_due(28 * hour - 1));
+  EXPECT_TRUE(scale_up.is_due(28 * hour));
+  EXPECT_TRUE(scale_up.is_worth_a_start("b", 28 * hour));
+  EXPECT_FALSE(scale_up.is_worth_a_start("c", 28 * hour)) << "each host for itself";
+  EXPECT_TRUE(scale_up.is_worth_a_start("c", 29 * hour));
+  ranks = {{"a", 2}};
+  EXPECT_THAT(scale_up.saw(28 * hour - s, ranks), IsEmpty());
+  EXPECT_FALSE(scale_up.is_due(28 * hour)) << "more may follow";
+  EXPECT_TRUE(scale_up.is_due(28 * hour + 59 * s));
+  EXPECT_THAT(scale_up.saw(29 * hour, {{"a", 8}}), IsEmpty());
+  EXPECT_THAT(scale_up.saw(30 * hour, {{"a", 7}}), IsEmpty());
+  EXPECT_FALSE(scale_up.is_due(38 * hour - 1)) << "it had got back what it had lost before";
+  EXPECT_TRUE(scale_up.is_due(38 * hour));
+}
+
+TEST(ScaleUp, ALossThatSparesHaveMadeGoodBeginsNoWait) {
+  ScaleUp scale_up(3'600'000);
+  scale_up.set_whole({.computing = 4, .kept_spares = 2});
+  Ranks ranks = {{"a", 2}, {"b", 2}, {"c", 2}, {"d", 2}, {"e", 2}};
+  scale_up.began(0, ranks);
+  std::int64_t now_ns = 0;
+  for (const char* host : {"e", "d", "c"}) {
+    ranks.erase(host);
+    now_ns += 10'000 * s;
+    EXPECT_THAT(scale_up.saw(now_ns, ranks), IsEmpty());
+  }
+  EXPECT_FALSE(scale_up.is_due(now_ns + 3'599 * s)) << "no spare is left since this loss alone";
+  EXPECT_TRUE(scale_up.is_due(now_ns + 3'600 * s));
+}
+
+TEST(ScaleUp, SparesAloneAreWorthAStartOnlyWhereTheNextHostHasNone) {
+  ScaleUp scale_up(10'000);
+  scale_up.set_whole({.computing = 6, .kept_spares = 2});
+  Ranks ranks = {{"a", 2}, {"b", 2}, {"c", 2}, {"d", 2}, {"e", 2}};
+  scale_up.began(0, ranks);
+  EXPECT_FALSE(scale_up.is_worth_more(10)) << "it has all";
+  ranks.erase("e");
+  scale_up.saw(100 * s, ranks, {}, {}, 2);
+  EXPECT_FALSE(scale_up.is_worth_more(10)) << "two spares can take the place of a host";
+  ranks.erase("d");
+  scale_up.saw(200 * s, ranks, {}, {}, 0);
+  EXPECT_TRUE(scale_up.is_worth_more(8)) << "the next host that is lost costs a copy";
+  EXPECT_FALSE(scale_up.is_worth_more(6)) << "there is no room for more";
+  ranks.erase("c");
+  scale_up.saw(300 * s, ranks, {}, {}, 0);
+  EXPECT_TRUE(scale_up.is_worth_more(6)) << "a copy is missing";
+}
+
+TEST(ScaleUp, FewerSparesThanAHostHasRanksAreAllWanted) {
+  ScaleUp scale_up(10'000);
+  scale_up.set_whole({.computing = 6, .kept_spares = 2});
+  scale_up.began(0, {{"a", 4}, {"b", 4}});
+  scale_up.saw(100 * s, {{"a", 4}, {"b", 3}});
+  EXPECT_TRUE(scale_up.is_worth_more(8)) << "one of two is left";
+}
+
+TEST(ScaleUp, RanksThatWaitForTheRestOfTheirCopyDoNotCompute) {
+  ScaleUp scale_up(10'000);
+  scale_up.set_whole({.computing = 8, .kept_spares = 4});
+  scale_up.began(0, {{"a", 6}, {"b", 6}});
+  scale_up.saw(100 * s, {{"a", 6}, {"b", 5}}, {}, {},
+               7);  // two copies of four; the groups are in one host each
+  EXPECT_TRUE(scale_up.is_worth_more(12));
+  EXPECT_FALSE(scale_up.is_due(109 * s));
+  EXPECT_TRUE(scale_up.is_due(110 * s));
+}
+
 TEST(ScaleUp, WithoutAPauseItLooksEverySecond) {
   ScaleUp scale_up(0);
   scale_up.began(5 * s, without_b);

@@ -196,16 +196,20 @@ TEST(RunProgress, WhereItsRanksAre) {
   const RunPaths paths{directory.path()};
   Env& env = posix_env();
   std::string log = "{\"event\":\"start\",\"ranks\":3,\"hosts\":{\"a\":2,\"b\":1}}\n";
-  EXPECT_EQ(newest_hosts(env, paths, 0), std::nullopt);
+  EXPECT_FALSE(newest_ranks(env, paths, 0).has_value());
   ASSERT_TRUE(env.replace_text(paths.events(), log).ok());
   using Hosts = std::map<std::string, int>;
-  EXPECT_THAT(newest_hosts(env, paths, 0), Optional(Hosts{{"a", 2}, {"b", 1}}));
-  EXPECT_EQ(newest_hosts(env, paths, log.size()), std::nullopt);
-  log += "{\"event\":\"recovery\",\"level\":1,\"ranks_after\":2,\"hosts\":{\"a\":2}}\n";
+  const auto has = [](const Hosts& hosts, std::optional<int> spares) {
+    return Optional(testing::AllOf(testing::Field(&RanksInLog::by_host, hosts),
+                                   testing::Field(&RanksInLog::spares, spares)));
+  };
+  EXPECT_THAT(newest_ranks(env, paths, 0), has({{"a", 2}, {"b", 1}}, std::nullopt));
+  EXPECT_FALSE(newest_ranks(env, paths, log.size()).has_value());
+  log += "{\"event\":\"recovery\",\"level\":1,\"ranks_after\":2,\"spares\":1,\"hosts\":{\"a\":2}}\n";
   log += "{\"event\":\"recovery\",\"level\":2,\"ranks_after\":2}\n";
   log += "{\"event\":\"fault\",\"hosts\":\"all\"}\n";
   ASSERT_TRUE(env.replace_text(paths.events(), log).ok());
-  EXPECT_THAT(newest_hosts(env, paths, 0), Optional(Hosts{{"a", 2}}));
+  EXPECT_THAT(newest_ranks(env, paths, 0), has({{"a", 2}}, 1));
 }
 
 std::unique_ptr<Process> sleeper(const std::string& start) {

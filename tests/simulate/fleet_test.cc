@@ -136,6 +136,17 @@ TEST(FleetRun, MoreSparesAreNeverWorse) {
   }
 }
 
+// Two copies on two of six hosts: four losses in a row are made good before a start brings back all spares.
+TEST(FleetRun, SparesComeBackTogether) {
+  const std::string text = fleet_text(fault_text("host", 4.0, "of = 6\naway_hours = 1"));
+  const std::vector<Override> spares = {
+      {"parallel.data", "2"}, {"elastic.spares", "8"}, {"elastic.grow_after", "10m"}};
+  const MeanOutcome mean = mean_over(cluster_of(text, spares), 10, 10.0);
+  EXPECT_GT(mean.in_place, 20.0);
+  EXPECT_LT(mean.growths, 0.4 * mean.in_place);
+  EXPECT_GT(mean.spares_used, 0.95 * mean.in_place);
+}
+
 TEST(FleetRun, ALostRankCostsARestartOnlyWhereItIsNotMendedInPlace) {
   const std::string text = fleet_text(fault_text("process", 2.0, "of = 6"));
   const FleetOutcome in_place = run_of(cluster_of(text), 3, 3.0);

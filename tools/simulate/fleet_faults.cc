@@ -138,8 +138,8 @@ bool FleetRun::recover(Impact impact) {
   if (!impact.last_right.has_value()) find_state();
   ++outcome_.in_place;
   disturbed_us_ = clock_.now_us();
-  mind_->has(now_ns(), ranks_by_name());
   compute_with(table_->copies_of(ranks_by_host()));
+  mind_->has(now_ns(), ranks_by_name(), {}, {}, ranks_of_start() - copies_ * cluster_->per_copy());
   if (copies_ == copies) ++outcome_.spares_used;
   if (is_asked_) ending_us_ = clock_.step_end_us();
   if (hosts_.size() == 1) grow_us_ = clock_.now_us() + us_of(cluster_->grow_wait);
@@ -186,18 +186,18 @@ void FleetRun::find_state() {
 // Looks for hosts are made when the run lacks ranks. Those that can find nothing are left out: a host that is back is found
 // by the next one.
 void FleetRun::plan_look() {
-  constexpr std::int64_t pause_us = ScaleUp::longest_look_pause_ms * 1000;
   look_us_ = never_us;
   if (cluster_->grow != "auto" || is_asked_ || ranks_of_start() >= cluster_->ranks_wanted()) return;
-  const std::int64_t now_us = clock_.now_us(), first_us = disturbed_us_ + us_of(cluster_->grow_after_seconds);
+  const ScaleUp& scale_up = mind_->scale_up();
+  const std::int64_t now_us = clock_.now_us(), first_us = scale_up.due_ns() / 1000,
+                     pause_us = scale_up.look_pause_ms() * 1000;
   const auto slots = static_cast<int>(cluster_->ranks_per_host);
   std::int64_t ready_us = never_us;
-  const GrowingPauses& pauses = mind_->scale_up().pauses();
   for (const int host : touched_) {
     const SimulatedHost& of = hosts_[static_cast<std::size_t>(host)];
     if (of.ranks >= slots) continue;
     const std::int64_t host_us =
-        std::max({of.away_until_us, of.left_until_us, pauses.until_ns(name_of_host(of)) / 1000});
+        std::max({of.away_until_us, of.left_until_us, scale_up.left_until_ns(name_of_host(of)) / 1000});
     if (host_us > now_us || now_us <= disturbed_us_) ready_us = std::min(ready_us, std::max(host_us, now_us));
   }
   const auto is_free = [&](const SimulatedHost& host) { return is_quiet(host) && host.ranks < slots; };

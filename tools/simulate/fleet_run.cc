@@ -66,9 +66,15 @@ void FleetRun::make_mind(bool has_begun) {
                          .settled_ms = std::llround(cluster_->settle_after_seconds * 1e3),
                          .wait_for_hosts_ms = std::llround(cluster_->wait_for_hosts_seconds * 1e3),
                          .has_begun = has_begun,
-                         .ranks_on = [this](const std::vector<LaunchHost>& hosts, int min_ranks) {
-                           return ranks_on(hosts, min_ranks);
-                         }});
+                         .ranks_on = [this](const std::vector<LaunchHost>& hosts,
+                                            int min_ranks) { return ranks_on(hosts, min_ranks); },
+                         .whole =
+                             [this] {
+                               const auto spares = static_cast<int>(cluster_->spares);
+                               const auto slots = static_cast<int>(cluster_->ranks_per_host);
+                               return ScaleUp::Whole{.computing = cluster_->ranks_wanted() - spares,
+                                                     .kept_spares = std::min(spares, slots)};
+                             }});
   mind_->name_hosts(now_ns(), list_);
 }
 
@@ -240,7 +246,7 @@ bool FleetRun::begin() {
   has_trained_ = true;
   was_asked_ = false;
   mind_->trains(now_ns());
-  mind_->has(now_ns(), ranks);
+  mind_->has(now_ns(), ranks, {}, {}, count - copies * cluster_->per_copy());
   disturbed_us_ = clock_.now_us();
   compute_with(copies);
   plan_look();
