@@ -278,6 +278,27 @@ TEST(FleetStudy, TheSameSeedsGiveTheSameBytes) {
   EXPECT_THAT(study_text(*once), HasSubstr("assumed, without a source: "));
 }
 
+TEST(FleetStudy, TheLastSeedOfAllHasCurves) {
+  const Cluster cluster = cluster_of(fleet_text(fault_text("host", 1.0, "of = 6\naway_hours = 1")));
+  constexpr std::uint64_t last = ~std::uint64_t{0};
+  const Result<Study> study =
+      run_study(posix_env(), cluster, {.first_seed = last, .last_seed = last, .days = 0.1, .compares = true});
+  ASSERT_TRUE(study.ok());
+  EXPECT_EQ(study->sweeps.size(), 4u);
+}
+
+TEST(FleetClock, NothingGoesForwardToAStateThatWasLeft) {
+  TrainingClock clock(cluster_of(fleet_text()));
+  clock.train(2'500'000'000);
+  const TrainingClock::Mark newer = clock.newest_on_disk();
+  clock.go_back_to({});
+  clock.train(2'600'000'000);
+  clock.go_back_to(newer);
+  EXPECT_EQ(clock.steps(), 0);
+  EXPECT_EQ(clock.times_us()[static_cast<std::size_t>(SpanUse::lost)], 2'600'000'000);
+  EXPECT_EQ(clock.times_us()[static_cast<std::size_t>(SpanUse::training)], 0);
+}
+
 TEST(FleetStudy, AnotherSeedHasOtherFaults) {
   const Cluster cluster = cluster_of(fleet_text(fault_text("host", 1.0, "of = 6\naway_hours = 1")));
   EXPECT_NE(run_of(cluster, 1, 2.0).times_us, run_of(cluster, 2, 2.0).times_us);

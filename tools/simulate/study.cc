@@ -103,7 +103,7 @@ class Sweeper {
  public:
   Sweeper(Env& env, const Cluster& cluster, const StudyOptions& options)
       : env_(&env), cluster_(&cluster), options_(&options) {
-    last_ = std::min(options.last_seed, options.first_seed + swept_seeds - 1);
+    last_ = options.first_seed + std::min(options.last_seed - options.first_seed, swept_seeds - 1);
   }
 
   Result<double> ettr(const Cluster& cluster) const {

@@ -181,7 +181,9 @@ void TrainingClock::go_back_to_disk() {
   go_back_to(newest_on_disk());
 }
 
-void TrainingClock::go_back_to(const Mark& state) {
+// A run that has gone back behind the state for another reason does not go forward to it.
+void TrainingClock::go_back_to(const Mark& wanted) {
+  const Mark state = wanted.position > position_ ? newest_on_disk() : wanted;
   disk_.assign(1, state);
   forget_ram();
   restore(state);

@@ -59,7 +59,7 @@ class TrainingClock {
   // Returns the newest state on the disk, and goes back to one that was: a run of several copies keeps what it may have to go
   // back to (verdict.on_wrong_rank).
   Mark newest_on_disk() const;
-  void go_back_to(const Mark& state);
+  void go_back_to(const Mark& wanted);
   void forget_ram();
 
   // Records a failure, and chooses the intervals of saves anew.
