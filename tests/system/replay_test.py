@@ -113,7 +113,10 @@ class ReplayTest(unittest.TestCase):
 
     def test_a_step_around_which_the_run_was_killed(self):
         run = self.scene.run("killed", SHORT)
-        self.assertEqual(run.start(1, faults="step.before_vote@9=kill").wait(), -signal.SIGKILL)
+        start = run.start(1, faults="step.before_vote@9=spin")
+        start.wait_for_step(8)  # the log is written beside the steps
+        start.kill_all()
+        self.assertEqual(start.wait(), -signal.SIGKILL)
         run.start(1).expect_exit(0)
         self.assertGreater(len([event for event in run.events("step") if event["step"] == 8]), 1)
         for step in (8, 9):
