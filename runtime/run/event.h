@@ -176,12 +176,12 @@ struct KernelShadowEvent {
   static constexpr std::string_view kind = "kernel_shadow";
   static constexpr std::string_view meaning =
       "A kernel of kernels.shadow has computed the calls of an op in a layer once more, and was compared "
-      "with "
-      "the one that the run has, which alone decides its bits.";
+      "with the one that the run has, which alone decides its bits.";
   std::int64_t time_us = 0;
   std::uint64_t step = 0;
-  std::string op = {}, kernel = {}, chosen = {};
+  std::string op = {};
   OrNull<int> layer = {};
+  std::string kernel = {}, chosen = {};
   std::int64_t calls = 0;
   double ulp_max = no_number, ulp_mean = no_number;
   std::string worst = {};
