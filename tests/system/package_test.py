@@ -31,7 +31,7 @@ class Root:
 
     def __init__(self, place, packages):
         self.place = place
-        for name in ("usr/lib", "usr/lib64", "usr/bin", "usr/sbin", "proc", "sys", "dev", "tmp", "root", "work", "etc"):
+        for name in ("usr/lib", "usr/lib64", "usr/bin", "usr/sbin", "proc", "sys", "dev", "tmp", "root", "srv", "etc"):
             (place / name).mkdir(parents=True)
         for name in ("lib", "lib64", "bin", "sbin"):
             (place / name).symlink_to(f"usr/{name}")
@@ -65,9 +65,9 @@ class PackageTest(unittest.TestCase):
 
     def root_of(self, name, packages=()):
         root = Root(self.scene.directory / f"root of {name}", [*C_LIBRARY, *packages])
-        shutil.copy(self.scene.text, root.place / "work/train.txt")
-        text = self.scene.config.read_text().replace(str(self.scene.text), "/work/train.txt")
-        (root.place / "work/run.toml").write_text(text.replace('"unset"', '"/work/run"'))
+        shutil.copy(self.scene.text, root.place / "srv/train.txt")
+        text = self.scene.config.read_text().replace(str(self.scene.text), "/srv/train.txt")
+        (root.place / "srv/run.toml").write_text(text.replace('"unset"', '"/srv/run"'))
         return root
 
     def package(self, kind, pattern):
@@ -85,23 +85,23 @@ class PackageTest(unittest.TestCase):
         version = root.call(program, "--version")
         self.assertRegex(version, r"mpi +Open MPI .* with ULFM")
         self.assertRegex(version, r"source +[0-9a-f]{12}(-dirty)?, [0-9a-f]{16}\n", "it tells what it was built from")
-        said = root.call(program, "launch", "-np", "2", "/work/run.toml")
+        said = root.call(program, "launch", "-np", "2", "/srv/run.toml")
         self.assertIn("on 2 ranks", said)
-        self.assertEqual(root.call(program, "digest", "/work/run"), self.digest)
+        self.assertEqual(root.call(program, "digest", "/srv/run"), self.digest)
 
     def test_a_tarball_runs_where_it_is_unpacked(self):
         root = self.root_of("the tarball")
-        subprocess.run(["tar", "-C", str(root.place / "work"), "-xf", str(self.package("tarball", "holdfast-*-linux-*.tar.gz"))], check=True)
-        unpacked = next(root.place.glob("work/holdfast-*"))
-        moved = root.place / "work/a place"
+        subprocess.run(["tar", "-C", str(root.place / "srv"), "-xf", str(self.package("tarball", "holdfast-*-linux-*.tar.gz"))], check=True)
+        unpacked = next(root.place.glob("srv/holdfast-*"))
+        moved = root.place / "srv/a place"
         unpacked.rename(moved)
-        self.trains(root, "/work/a place/bin/holdfast")
+        self.trains(root, "/srv/a place/bin/holdfast")
         # A library of the system's, other than the C library, is in the tarball, with its terms.
         for file in (moved / "lib/holdfast/lib").glob("libfmt.so.*"):
             self.assertTrue(list((moved / "share/doc/holdfast/licences").glob("libfmt*")), file)
         # What a user reads is there, and the words of it hold for what is installed.
         self.assertTrue((moved / "share/doc/holdfast/docs/install.md").exists())
-        self.assertIn("fits", root.call("/work/a place/bin/holdfast", "plan", "/work/run.toml", "--ranks", "2"))
+        self.assertIn("fits", root.call("/srv/a place/bin/holdfast", "plan", "/srv/run.toml", "--ranks", "2"))
 
     @harness.full
     def test_a_deb_needs_what_it_says(self):
@@ -113,8 +113,8 @@ class PackageTest(unittest.TestCase):
         self.assertIn("libzstd1", needs)
         # And what those need in their turn: what dnnl is linked to.
         root = self.root_of("the deb", [*needs, "ocl-icd-libopencl1", "libgomp1"])
-        subprocess.run(["dpkg-deb", "--extract", deb, root.place / "work/deb"], check=True)
-        subprocess.run(["cp", "-a", f"{root.place}/work/deb/usr/.", f"{root.place}/usr/"], check=True)
+        subprocess.run(["dpkg-deb", "--extract", deb, root.place / "srv/deb"], check=True)
+        subprocess.run(["cp", "-a", f"{root.place}/srv/deb/usr/.", f"{root.place}/usr/"], check=True)
         self.assertFalse((root.place / "usr/lib/holdfast/lib").exists(), "libraries of other packages")
         self.trains(root, "holdfast")
 
@@ -143,16 +143,16 @@ class PackageTest(unittest.TestCase):
                         "--target", site, self.package("wheel", "holdfast-*-py3-none-manylinux_*.whl")], check=True)
         (site / "bin/holdfast").write_text((site / "bin/holdfast").read_text().replace(str(self.scene.directory / "venv"), "/usr"))
         self.trains(root, f"/{(site / 'bin/holdfast').relative_to(root.place)}")
-        looks = ("import holdfast; run = '/work/run'; steps = holdfast.read_events(run, kind='step'); "
+        looks = ("import holdfast; run = '/srv/run'; steps = holdfast.read_events(run, kind='step'); "
                  "print(len(steps), steps[-1]['step'], holdfast.read_status(run)['step'])")
         self.assertEqual(root.call("python3", "-c", looks), "20 20 20\n")
-        refused = ("import holdfast\ntry: holdfast.read_events('/work/nothing')\n"
+        refused = ("import holdfast\ntry: holdfast.read_events('/srv/nothing')\n"
                    "except holdfast.Error as error: print(error.code, error)")
-        self.assertRegex(root.call("python3", "-c", refused), r"^2 .*/work/nothing")
+        self.assertRegex(root.call("python3", "-c", refused), r"^2 .*/srv/nothing")
         if not NUMPY.exists():
             self.skipTest("numpy is not there; tools/bootstrap --tests gets it")
         # The same numbers as transformers would read, counted; numpy needs more than that root has.
-        counts = (f"import holdfast; weights = holdfast.read_checkpoint('{root.place}/work/run'); "
+        counts = (f"import holdfast; weights = holdfast.read_checkpoint('{root.place}/srv/run'); "
                   "print(sum(array.size for array in weights.values()), {str(array.dtype) for array in weights.values()})")
         counted = subprocess.run([NUMPY, "-c", counts], env={**os.environ, "PYTHONPATH": str(site)}, capture_output=True, text=True, check=False)
         self.assertEqual(counted.stdout, f"{self.scene.run('here').events('start')[0]['parameters']} {{'float32'}}\n", counted.stderr)
