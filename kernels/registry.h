@@ -77,7 +77,7 @@ struct KernelPreference {
   OpId op = OpId::count;
   std::string name;
   std::string origin = {};  // location of the setting, such as "run.toml:12:19"; or empty
-  // Of a rule, which is about some of the calls: its key, such as "kernels.rules[0]", and its filter (CallFilter::parse).
+  // A rule, which is about some of the calls, has a key, such as "kernels.rules[0]", and a filter (CallFilter::parse).
   std::string key = {};
   std::string layers = {};
   std::vector<ShapeCondition> where = {};

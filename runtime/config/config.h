@@ -44,7 +44,7 @@ struct ModelConfig {
   std::string head = "auto";      // "tied", "untied", "auto" = tied for gpt2, untied for the others
   std::int64_t positions = 0;     // gpt2: rows of the learned position table; 0 = training.sequence_length
   double rope_theta = 10000.0;
-  std::string rope_scaling = "none";  // "none", "linear", "llama3"; the rest is for these (model/rotary.h)
+  std::string rope_scaling = "none";  // "none", "linear", "llama3"; the rest is for these (model/spec.h)
   double rope_factor = 1.0;           // by which frequencies are divided
   double rope_low_frequency_factor = 1.0, rope_high_frequency_factor = 4.0;  // llama3 only
   std::int64_t rope_original_positions = 0;                                  // llama3 only

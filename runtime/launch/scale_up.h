@@ -29,7 +29,7 @@ class ScaleUp {
  public:
   using Ranks = std::map<std::string, int>;  // by host
   static constexpr std::int64_t longest_look_pause_ms = 60'000, longest_calm_ms = 60'000;
-  // What a whole run has: ranks that compute, and as many of its spares as the loss of a host takes.
+  // Whole says what a run has that lacks nothing: ranks that compute, and the spares that the loss of a host takes.
   struct Whole {
     int computing = std::numeric_limits<int>::max();  // that number: as many as there is room for
     int kept_spares = 0;

@@ -142,7 +142,7 @@ TEST(DumpConfig, KeysOfRotaryModelsLoadBack) {
   EXPECT_EQ(dump_config(loaded->config), dump_config(config));
 }
 
-// What younger keys are at their defaults does not count, so older manifests keep their identity; set, they do.
+// Younger keys do not count while they have their defaults, so older manifests keep their identity.
 TEST(ConfigIdentity, HasTheRotaryScalingWhereThereIsOne) {
   Config plain = all_changed();
   plain.model.style = "llama";

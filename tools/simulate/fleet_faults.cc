@@ -23,7 +23,7 @@ FleetRun::Impact FleetRun::happen(const FleetEvent& event) {
       ++outcome_.faults[static_cast<std::size_t>(event.kind)];
       return {};
     case FaultEffect::corruption:
-      // What was saved before it happened is right.
+      // Checkpoints from before it happened are right.
       if (!event.is_second) return last_right_[event.host] = clock_.newest_on_disk(), Impact{};
       return lose(event, fault);
     case FaultEffect::process:
@@ -152,7 +152,7 @@ bool FleetRun::is_whole_in_ram() {
   clock_.settle();
   if (!clock_.has_ram()) return false;
   if (clock_.ram_epoch() != state_epoch_) {
-    // Who was lost before the epoch that made it has come back with nothing that counts.
+    // Ranks that were lost before the epoch that made it have come back with nothing that counts.
     std::erase_if(lost_us_, [&](const auto& lost) { return lost.second < epoch_began_us_; });
     state_epoch_ = clock_.ram_epoch();
     state_layout_ = layout_;

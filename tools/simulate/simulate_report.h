@@ -1,5 +1,5 @@
-// What `holdfast simulate` says of a study: a table for a terminal, JSON, and one page. Pure; no time of the machine is in
-// them, so the same seeds give the same bytes.
+// Formats what `holdfast simulate` says of a study: a table for a terminal, JSON, and one page. Pure; no time of the machine
+// is in them, so the same seeds give the same bytes.
 #pragma once
 
 #include <string>
