@@ -35,8 +35,8 @@ std::string simplified(const std::string& path) {
   std::vector<std::string> parts;
   std::istringstream all(path);
   for (std::string part; std::getline(all, part, '/');) {
-    if (part == ".." && !parts.empty() && parts.back() != "..") {
-      parts.pop_back();
+    if (part == "..") {
+      if (!parts.empty()) parts.pop_back();  // above the root is the root
     } else if (!part.empty() && part != ".") {
       parts.push_back(part);
     }
