@@ -183,10 +183,8 @@ Result<void> join_tokens(const TrainInputs& inputs, const Waiter& waiter, const 
   work.begin();
   HF_TRY(const bool stopped, attend(inputs, waiter, *all, work));
   if (stopped) {
-    return fail(
-        ExitCode::saved,
-        "asked to stop while text was tokenized: nothing was trained yet, and the next start tokenizes what "
-        "was not done");
+    return fail(ExitCode::saved,
+                "asked to stop while text was tokenized; the next start tokenizes what was not done");
   }
   Result<void> outcome = work.end();
   // One that was stopped because another one failed has nothing to say.
