@@ -176,9 +176,10 @@ void ParameterGather::note_progress() {
   while (whole_ < count_ && is_here(whole_)) ++whole_;
   if (whole_ < count_ || !sends_finished()) return;
   under_way_ = false;
+  ended_ns_ = waiter_.env().monotonic_ns();
   if (ranks_ == 1) return;
   counts_.buckets += count_;
-  counts_.gather_us += (waiter_.env().monotonic_ns() - began_ns_) / 1000;
+  counts_.gather_us += (ended_ns_ - began_ns_) / 1000;
 }
 
 Result<void> ParameterGather::wait_for(int bucket) {
@@ -216,7 +217,10 @@ Result<void> ParameterGather::wait_until(const Done& done) {
       return give_up();
     }
   }
-  if (idle_since_ns >= 0) counts_.exposed_us += (waiter_.env().monotonic_ns() - idle_since_ns) / 1000;
+  if (idle_since_ns < 0) return {};
+  // The gather may have ended before what the background did last.
+  const std::int64_t ended_ns = under_way_ ? waiter_.env().monotonic_ns() : ended_ns_;
+  counts_.exposed_us += (ended_ns - idle_since_ns) / 1000;
   return {};
 }
 

@@ -132,6 +132,7 @@ class ParameterGather {
   Transport::Number tied_number_ = 0;
   Device::Ticket tied_ticket_ = 0;
   std::int64_t began_ns_ = 0;
+  std::int64_t ended_ns_ = 0;  // of the last gather, while none is under way
   ParameterGatherCounts counts_;
 };
 
