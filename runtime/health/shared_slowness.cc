@@ -4,17 +4,12 @@
 #include <cmath>
 
 #include "runtime/core/check.h"
+#include "runtime/core/median.h"
 
 namespace holdfast::health {
 namespace {
 
 constexpr double whole_variance = 2.0;  // of noise, by that of what is above the usual
-
-double median_of_blocks(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
 
 }  // namespace
 
@@ -75,10 +70,10 @@ void SharedSlowness::learn() {
     pair.first.resize(
         static_cast<std::size_t>(blocks_ - terms_.warmup_blocks - 1));  // 0 where it did not wait
     pair.first.push_back(std::min(pair.there_ms, pair.back_ms) / steps_);
-    if (is_last) pair.usual_ms = median_of_blocks(std::move(pair.first));
+    if (is_last) pair.usual_ms = take_median(pair.first);
   }
   if (!is_last) return;
-  for (const std::vector<double>& values : first_) usual_ms_.push_back(median_of_blocks(values));
+  for (std::vector<double> values : first_) usual_ms_.push_back(take_median(values));
   first_.clear();
 }
 

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "runtime/core/median.h"
 #include "runtime/run/event_reading.h"
 
 namespace holdfast::health {
@@ -14,15 +15,10 @@ namespace {
 constexpr std::size_t rows_known = 16;  // of which the last quarter is compared with all
 constexpr double slowdown_told = 1.25;
 
-double median_of(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values.empty() ? 0.0 : values[values.size() / 2];
-}
-
 double median_own_ms(const RankTimesRow& row) {
   std::vector<double> own;
   for (const StepTimes& each : row.mean) own.push_back(each.own_ms());
-  return median_of(std::move(own));
+  return own.empty() ? 0.0 : take_median(own);
 }
 
 std::string table_of(const RankTimesEpoch& epoch) {
@@ -91,8 +87,8 @@ std::optional<double> slowdown_of_all(const RankTimesEpoch& epoch) {
   if (epoch.rows.size() < rows_known) return std::nullopt;
   std::vector<double> all;
   for (const RankTimesRow& row : epoch.rows) all.push_back(median_own_ms(row));
-  const double last = median_of({all.end() - static_cast<std::ptrdiff_t>(all.size() / 4), all.end()});
-  const double usual = median_of(std::move(all));
+  std::vector<double> newest(all.end() - std::ssize(all) / 4, all.end());
+  const double last = take_median(newest), usual = take_median(all);
   if (!(usual > 0.0) || last < slowdown_told * usual) return std::nullopt;
   return last / usual;
 }

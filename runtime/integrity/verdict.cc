@@ -10,6 +10,7 @@
 #include <span>
 
 #include "runtime/core/check.h"
+#include "runtime/core/median.h"
 
 namespace holdfast::integrity {
 namespace {
@@ -189,13 +190,6 @@ std::string description_of(const Verdict& verdict, const StepNumbers& numbers,
       break;
   }
   return {};
-}
-
-double take_median(std::span<double> values) {
-  HF_CHECK(!values.empty());
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::ranges::nth_element(values, middle);
-  return *middle;
 }
 
 RobustCentre take_centre(std::span<double> values) {

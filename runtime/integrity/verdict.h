@@ -59,9 +59,6 @@ std::string description_of(const Verdict& verdict, const StepNumbers& numbers, c
 // Source: the modified z-score of Iglewicz and Hoaglin (1993), with a floor under the spread, because windows
 // of a training that stands still have none.
 
-// Returns element size / 2 in ascending order, and reorders the values. There is at least one value.
-double take_median(std::span<double> values);
-
 struct RobustCentre {
   double median = 0.0;
   double deviation = 0.0;  // 1.4826 x median absolute deviation: the standard deviation of a normal sample

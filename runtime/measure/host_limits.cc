@@ -6,9 +6,9 @@
 #include <limits>
 #include <vector>
 
+#include "runtime/core/median.h"
 #include "runtime/measure/op_memory.h"
 #include "runtime/measure/op_text.h"
-#include "runtime/measure/op_timer.h"
 
 namespace holdfast::measure {
 namespace {

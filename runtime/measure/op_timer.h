@@ -1,4 +1,4 @@
-// Times every op that a device runs: on the CPU on its queue thread, on a GPU by events; and the median of times.
+// Times every op that a device runs: on the CPU on its queue thread, on a GPU by events.
 //
 //   OpTimer timer(env);
 //   CpuDeviceOptions options{.threads = 2};
@@ -49,8 +49,5 @@ class OpTimer {
   // By where the device has them, and how many tensors of them an op takes.
   std::map<std::pair<const AdamWTensor*, std::size_t>, std::vector<AdamWTensor>> tables_;
 };
-
-// Returns the median of repeated measurements; 0 without values.
-double median(std::vector<double> values);
 
 }  // namespace holdfast::measure

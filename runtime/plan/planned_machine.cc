@@ -1,6 +1,7 @@
 #include "runtime/plan/planned_machine.h"
 
 #include "kernels/cost.h"
+#include "runtime/core/median.h"
 #include "runtime/measure/op_text.h"
 
 namespace holdfast::plan {

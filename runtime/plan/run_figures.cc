@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/core/median.h"
 #include "runtime/run/event_reading.h"
 #include "runtime/run/failure_record.h"
 #include "runtime/run/log_reader.h"
@@ -14,12 +15,6 @@
 
 namespace holdfast::plan {
 namespace {
-
-double median_of(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 // Returns the ranks that train after this event, if it says so. `spares`: ranks of a start that wait.
 std::optional<int> training_ranks(const Json& event, int spares) {
@@ -101,10 +96,10 @@ RunFigures read_run_figures(Env& env, const std::string& directory, int ranks, i
   });
   if (const auto history = read_failure_history(env, paths, figures.ranks); history.has_value())
     figures.history = *history;  // also of an older version
-  if (!recoveries.empty()) figures.recovery_seconds = median_of(recoveries);
+  if (!recoveries.empty()) figures.recovery_seconds = take_median(recoveries);
   if (figures.ranks != ranks) figures.save = figures.snapshot = std::nullopt;
   constexpr std::size_t enough = 5;
-  if (figures.ranks == ranks && steps.size() >= enough) figures.step_seconds = median_of(steps);
+  if (figures.ranks == ranks && steps.size() >= enough) figures.step_seconds = take_median(steps);
   return figures;
 }
 

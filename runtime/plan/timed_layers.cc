@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "parallel/local/local_communicator.h"
+#include "runtime/core/median.h"
 #include "runtime/elastic/planned_rank.h"
 #include "runtime/measure/gemm_peak.h"
 #include "runtime/measure/host_limits.h"

@@ -8,10 +8,10 @@
 #include <set>
 
 #include "runtime/core/check.h"
+#include "runtime/core/median.h"
 #include "runtime/core/units.h"
 #include "runtime/hazard/run_cost.h"
 #include "runtime/report/report_page.h"
-#include "runtime/report/step_analysis.h"
 #include "runtime/run/event_reading.h"
 
 namespace holdfast::report {

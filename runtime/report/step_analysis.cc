@@ -4,15 +4,9 @@
 #include <limits>
 
 #include "parallel/pipeline/schedule_time.h"
+#include "runtime/core/median.h"
 
 namespace holdfast::report {
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0.0;
-  std::ranges::sort(values);
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 namespace {
 

@@ -24,8 +24,6 @@ struct Interval {
   std::int64_t duration_ns() const { return end_ns - begin_ns; }
 };
 
-double median(std::vector<double> values);  // 0 of none
-
 inline constexpr std::size_t span_kinds = static_cast<std::size_t>(SpanKind::count);
 
 // Time in which the device of a rank did nothing; the host was waiting for `kind`, or for nothing that was

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "runtime/core/json.h"
+#include "runtime/core/median.h"
 #include "runtime/core/text.h"
 
 namespace holdfast::report {
@@ -41,10 +42,7 @@ double ideal_of(IdealDuration ideal, std::vector<double> durations) {
   if (durations.empty()) return 0.0;
   if (ideal == IdealDuration::mean)
     return std::accumulate(durations.begin(), durations.end(), 0.0) / static_cast<double>(durations.size());
-  const auto middle = durations.begin() + static_cast<std::ptrdiff_t>(durations.size() / 2);
-  std::ranges::nth_element(durations, middle);
-  if (durations.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(durations.begin(), middle)) / 2;
+  return median(std::move(durations));
 }
 
 // Replay knows the order in which operations can be replayed. What meets is one unit of it.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "runtime/core/json.h"
+#include "runtime/core/median.h"
 #include "runtime/core/units.h"
 #include "runtime/run/event_log.h"
 #include "runtime/run/event_reading.h"
@@ -263,10 +264,7 @@ double median_tokens_per_sec(const RunHistory& history) {
   for (const StepRecord& record : history.steps) {
     if (std::isfinite(record.tokens_per_sec)) rates.push_back(record.tokens_per_sec);
   }
-  if (rates.empty()) return 0.0;
-  const auto middle = rates.begin() + std::ssize(rates) / 2;
-  std::nth_element(rates.begin(), middle, rates.end());
-  return *middle;
+  return rates.empty() ? 0.0 : take_median(rates);
 }
 
 }  // namespace holdfast::run

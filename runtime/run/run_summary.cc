@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/core/median.h"
 #include "runtime/core/record.h"
 #include "runtime/core/units.h"
 #include "runtime/os/foreign_text.h"
@@ -165,10 +166,8 @@ std::optional<double> RunSummary::step_seconds() const {
 
 std::optional<double> RunSummary::early_step_seconds() const {
   if (early_ms.empty()) return std::nullopt;
-  std::vector<double> sorted = early_ms;
-  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
-  std::ranges::nth_element(sorted, middle);
-  return *middle * 1e-3;
+  std::vector<double> early = early_ms;
+  return take_median(early) * 1e-3;
 }
 
 std::optional<double> RunSummary::exposed_seconds() const {

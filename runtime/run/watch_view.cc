@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "runtime/core/median.h"
 #include "runtime/core/units.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/run/run_directory.h"
@@ -99,9 +100,7 @@ std::optional<ToneText> rate_of(const RunSummary& run) {
   for (const RunSummary::Step& step : run.recent) recent_ms.push_back(step.milliseconds);
   std::erase_if(recent_ms, [](double each) { return !std::isfinite(each); });
   if (recent_ms.empty()) return std::nullopt;
-  const auto middle = recent_ms.begin() + static_cast<std::ptrdiff_t>(recent_ms.size() / 2);
-  std::ranges::nth_element(recent_ms, middle);
-  const double now = *middle * 1e-3, change = now / std::max(*usual, 1e-9) - 1.0;
+  const double now = take_median(recent_ms) * 1e-3, change = now / std::max(*usual, 1e-9) - 1.0;
   constexpr double notable = 0.1;  // HoldfastSlower of configs/prometheus
   const std::string beside =
       std::fabs(change) < 0.01

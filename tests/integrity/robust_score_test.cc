@@ -9,15 +9,6 @@
 namespace holdfast::test {
 namespace {
 
-TEST(RobustScore, MediansOfOddAndEvenCounts) {
-  std::vector<double> odd = {5, 1, 3};
-  EXPECT_DOUBLE_EQ(take_median(odd), 3.0);
-  std::vector<double> even = {4, 1, 3, 2};
-  EXPECT_DOUBLE_EQ(take_median(even), 3.0);
-  std::vector<double> one = {7};
-  EXPECT_DOUBLE_EQ(take_median(one), 7.0);
-}
-
 TEST(RobustScore, ALonelyOutlierMovesNothing) {
   std::vector<double> values = {1.0, 1.1, 0.9, 1.05, 1e9, 0.95, 1.0};
   const RobustCentre centre = take_centre(values);

@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include "runtime/measure/measured_device.h"
-#include "runtime/measure/op_timer.h"
 
 namespace holdfast::test {
 namespace {
@@ -19,12 +18,6 @@ TEST(GpuLimits, FollowFromTheRatesOfCopyAndProduct) {
   EXPECT_DOUBLE_EQ(op_seconds(limits, {.flops = 1e6, .bytes_read = 300}, DType::fp32).value(), 1e-3);
   EXPECT_EQ(limits.level_of(1000), "L2");
   EXPECT_EQ(limits.level_of(1001), "DRAM");
-}
-
-TEST(Median, IsTheMiddleOrTheMeanOfTheTwo) {
-  EXPECT_DOUBLE_EQ(median({}), 0.0);
-  EXPECT_DOUBLE_EQ(median({3.0, 1.0, 2.0}), 2.0);
-  EXPECT_DOUBLE_EQ(median({4.0, 1.0, 2.0, 3.0}), 2.5);
 }
 
 }  // namespace

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "runtime/core/crc32c.h"
+#include "runtime/core/median.h"
 #include "runtime/core/random.h"
 #include "runtime/core/text.h"
 #include "runtime/core/units.h"
-#include "runtime/measure/op_timer.h"
 #include "runtime/measure/report.h"
 #include "runtime/os/sealed_session.h"
 #include "runtime/os/secret.h"

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "checkpoint/store.h"
+#include "runtime/core/median.h"
 #include "runtime/core/random.h"
 #include "runtime/core/text.h"
 #include "runtime/core/units.h"
-#include "runtime/measure/op_timer.h"
 #include "runtime/measure/report.h"
 #include "runtime/os/io_queue.h"
 #include "tools/bench_native/synthetic_run.h"

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "runtime/core/median.h"
 #include "runtime/core/text.h"
-#include "runtime/measure/op_timer.h"
 #include "runtime/measure/report.h"
 #include "tools/bench_native/synthetic_run.h"
 #include "tools/bench_native/timed_steps.h"

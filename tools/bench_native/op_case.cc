@@ -7,6 +7,7 @@
 #include <span>
 
 #include "kernels/registry.h"
+#include "runtime/core/median.h"
 #include "runtime/core/text.h"
 #include "runtime/measure/call_key.h"
 #include "runtime/measure/op_timer.h"

@@ -9,6 +9,7 @@
 
 #include "kernels/optimizer.h"
 #include "runtime/config/presets.h"
+#include "runtime/core/median.h"
 #include "runtime/core/text.h"
 #include "runtime/device/host_access.h"
 #include "runtime/measure/op_memory.h"

@@ -7,6 +7,7 @@
 
 #include "kernels/matmul.h"
 #include "kernels/optimizer.h"
+#include "runtime/core/median.h"
 #include "runtime/core/text.h"
 #include "runtime/measure/call_key.h"
 #include "runtime/measure/report.h"

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <span>
 
-#include "runtime/measure/op_timer.h"
+#include "runtime/core/median.h"
 #include "runtime/report/report_chart.h"
 #include "runtime/report/report_page.h"
 
@@ -110,9 +110,9 @@ AbTimes times_of(const AbReport& report) {
     first = nullptr;
   }
   if (ratios.empty()) return {};
-  AbTimes times{.a_ms = measure::median(a),
-                .b_ms = measure::median(b),
-                .ratio = measure::median(ratios),
+  AbTimes times{.a_ms = median(a),
+                .b_ms = median(b),
+                .ratio = median(ratios),
                 .pairs = static_cast<int>(ratios.size())};
   std::ranges::sort(ratios);
   if (const std::size_t outside = values_outside(ratios.size()); outside > 0) {

@@ -8,8 +8,8 @@
 #include <memory>
 #include <numeric>
 
+#include "runtime/core/median.h"
 #include "runtime/measure/call_key.h"
-#include "runtime/measure/op_timer.h"
 #include "runtime/measure/report.h"
 #include "tools/bench_native/contenders.h"
 #include "tools/kernel_kit/call_probe.h"
