@@ -161,15 +161,12 @@ Result<std::optional<StorageDomains>> find_storage_domains(const TrainInputs& in
   const Waiter patient = waiter.with_timeout(waiter.timeout_ms() + storage_patience_ms);
   DomainProbe probe(env, run_directory);
   const auto make_probe = [&](bool mine) -> Result<void> {
-    Result<void> made;
-    if (mine) {
-      const StorageWait storage(inputs.watch, "the run directory");
-      made = retry_storage(env, [&] { return probe.make(); });
-    }
-    if (!made.ok()) made = cannot_be_made(made.error());
-    return agree_on_outcome(communicator, patient, made, env.host_name());
+    if (!mine) return {};
+    const StorageWait storage(inputs.watch, "the run directory");
+    const Result<void> made = retry_storage(env, [&] { return probe.make(); });
+    return made.ok() ? made : cannot_be_made(made.error());
   };
-  HF_TRY_VOID(make_probe(rank == 0));
+  HF_TRY_VOID(agree_on_outcome(communicator, patient, make_probe(rank == 0), env.host_name()));
   HF_TRY(std::vector<std::string> probes, all_gather_text(communicator, waiter, probe.name()));
   const bool sees = probe.sees(probes.front());
   HF_TRY(const std::vector<ProbeSight> sights,
@@ -178,9 +175,11 @@ Result<std::optional<StorageDomains>> find_storage_domains(const TrainInputs& in
   if (all_see) return std::optional<StorageDomains>();
 
   // The first rank of each host that does not see rank 0's probe makes one of its own; several hosts may
-  // share it.
+  // share it. The disk of a host is its own, so one that fails is no reason for the others to end.
   const bool is_first = std::ranges::find(sights, env.host_id(), &ProbeSight::host) - sights.begin() == rank;
-  HF_TRY_VOID(make_probe(is_first && !sees));
+  Result<void> own = make_probe(is_first && !sees);
+  if (!own.ok()) own = with_reach(Reach::host, own.error());
+  HF_TRY_VOID(agree_on_fitness(communicator, patient, own, env.host_name(), Examined::own));
   HF_TRY(probes, all_gather_text(communicator, waiter, probe.name()));
   const auto first = std::ranges::find_if(probes, [&](const std::string& name) { return probe.sees(name); });
   Result<void> found;

@@ -70,7 +70,8 @@ Result<void> remember_domain_name(Env& env, const std::string& run_directory, co
 
 // Finds the storage domains of all ranks, which call it together. Rank 0 has a directory that it can write;
 // ranks that do not see it create their own. Returns nothing where all see one directory. Fails with
-// ExitCode::config where ranks of one host do not see the same directory.
+// ExitCode::config where ranks of one host do not see the same directory; where a host cannot write a directory of its own, with
+// Reach::host on its first rank, and Reach::peers on the ranks that can go on without it.
 Result<std::optional<StorageDomains>> find_storage_domains(const TrainInputs& inputs, const Waiter& waiter,
                                                            const std::string& run_directory);
 // Gathers storage domains that are already known, for the ranks of another communicator.

@@ -8,6 +8,7 @@
 #include "runtime/text/tokenizer_file.h"
 #include "tests/elastic/recovery_fixture.h"
 #include "tests/support/hasty_env.h"
+#include "tests/support/local_disk_env.h"
 
 namespace holdfast::test {
 namespace {
@@ -628,6 +629,19 @@ TEST_F(UnfitTest, AWriterThatAloneCannotClaimLeavesAndAnotherOneWrites) {
   const Launch dies{.run = "b", .ranks = 3, .faults = "step.begin@9:0=kill"};
   EXPECT_EQ(train_until(ExitCode::done, dies, {.host_of = {{1, &host}}}), 2);
   EXPECT_EQ(digest("b"), end);
+}
+
+// Its run directory is on a disk of its own, which nobody needs but the host.
+TEST_F(UnfitTest, AHostThatCannotMakeItsRunDirectoryLeavesAndTheOthersBegin) {
+  const std::string end = reference();
+  FaultyEnv disk(posix_env());
+  disk.move_to_host("n1");
+  disk.move_to_machine("n1");
+  disk.inject({.path_contains = "disk-of-n1", .for_ever = true, .reason = EROFS});
+  LocalDiskEnv n1(disk, run_directory("a"), run_directory("disk-of-n1"));
+  UnfitHost host(n1);
+  EXPECT_EQ(train_until(ExitCode::done, {.run = "a", .ranks = 3}, {.host_of = {{2, &host}}}), 1);
+  EXPECT_EQ(digest("a"), end);
 }
 
 // Each can write the directory; a file system without locks, or a lock file of another user, is the same for all.
