@@ -55,7 +55,7 @@ struct Accumulate {
   std::int64_t count = 0;
   double* square_sums = nullptr;     // by block of target, or null
   std::uint64_t* digests = nullptr;  // by block of target, or null
-  // As SquareSum has them. Without sums of squares there are none.
+  // These are as SquareSum has them. Without sums of squares there are none.
   const BlockSegment* segments = nullptr;
   std::int64_t segment_count = 0;
   std::int64_t block_count() const { return blocks_of(segments, segment_count, count); }

@@ -25,7 +25,7 @@
 
 namespace holdfast::watchdog {
 
-// How the process of a rank ended.
+// RankDeath says how the process of a rank ended.
 struct RankDeath {
   int rank = -1;  // launched
   std::int64_t process = 0;

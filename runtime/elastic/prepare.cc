@@ -27,7 +27,7 @@
 namespace holdfast::elastic {
 namespace {
 
-// How long a proof waits for memory of a GPU that processes hold which have just been killed.
+// A proof waits so long for memory of a GPU that processes hold which have just been killed.
 constexpr std::int64_t proof_memory_timeout_ms = 5'000;
 
 // Checks that the nearest existing ancestor of the run directory is a directory; a start makes the rest.

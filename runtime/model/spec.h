@@ -25,7 +25,7 @@ enum class Recompute {
   full,       // everything but the input of each block
 };
 
-// How rotary frequencies are changed for longer contexts.
+// RotaryScaling says how rotary frequencies are changed for longer contexts.
 struct RotaryScaling {
   enum class Kind { none, linear, llama3 };
   Kind kind = Kind::none;

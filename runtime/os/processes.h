@@ -79,7 +79,7 @@ struct ProcessFacts {
   std::uint64_t minor_faults = 0, major_faults = 0;
   std::uint64_t resident_bytes = 0;
   bool of_other_user = false;  // than this process; so it is no rank of this process's run
-  // How it ended, of a process that waits to be reaped. None also where the kernel shows 0 instead, as it does
+  // Says how it ended, of a process that waits to be reaped. None also where the kernel shows 0 instead, as it does
   // to a process that may not know.
   std::optional<ProcessEnd> end = {};
 

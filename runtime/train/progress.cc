@@ -485,14 +485,14 @@ Result<void> Progress::finished(const RunStatus& status, const LaneReductionCoun
                   .state = status.state,
                   .step = status.step,
                   .exit_code = status.exit_code,
-                  // How much of rank 0's gradient exchange overlapped with the backward pass.
+                  // Share of rank 0's gradient exchange that overlapped with the backward pass.
                   .gradient_bytes_sent = gradients.bytes_sent,
                   .gradient_bytes_sent_to_other_hosts = gradients.bytes_sent_to_other_hosts,
                   .gradient_buckets_sent = gradients.buckets_sent,
                   .gradient_bytes_sent_during_backward = gradients.bytes_sent_before_backward_ended,
                   .gradient_buckets_sent_during_backward = gradients.buckets_sent_before_backward_ended,
                   .gradient_exposed_ms = static_cast<double>(gradients.exposed_us) / 1e3,
-                  // How much of the all-gather of parameters overlapped with the next forward.
+                  // Share of the all-gather of parameters that overlapped with the next forward.
                   .parameter_bytes_sent_to_other_hosts = parameters.bytes_sent_to_other_hosts,
                   .parameter_buckets_gathered = parameters.buckets,
                   .parameter_buckets_awaited = parameters.buckets_awaited,

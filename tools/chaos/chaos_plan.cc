@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t delay_max_us = 60'000;  // within a step of a small run, or some of them
 constexpr std::int64_t stall_max_ms = 8'000;   // longer than the default watchdog.floor
-// How long calls of slow storage take, each so many times in 20, and the storage is slow.
+// Calls of slow storage take so long, each so many times in 20, and the storage is slow.
 constexpr struct {
   std::uint64_t weight;
   std::int64_t call_ms, least_ms, most_ms;

@@ -31,7 +31,7 @@ struct CheckedNumber {
   std::uint64_t latency_steps = 0;  // to the first verdict
   std::int64_t verdict_us = 0;      // of it; 0: there is none
   std::string verdict = {};         // "corruption, evict"
-  // Whether the run must have the right bits: verdicts that only tell of the loss heal nothing.
+  // Says whether the run must have the right bits: verdicts that only tell of the loss heal nothing.
   bool is_healed = false;
 };
 

@@ -19,7 +19,7 @@ CounterClock::CounterClock(Env& env) : env_(env), begin_(moment()) {
       static_cast<double>(end.ns - begin_.ns) * 1e-9 / static_cast<double>(end.ticks - begin_.ticks);
 }
 
-// Of several pairs the one counts between whose readings the least time has gone: this thread may lose its processor there.
+// Takes of several pairs the one between whose readings the least time has gone: this thread may lose its processor there.
 CounterClock::Moment CounterClock::moment() const {
   constexpr int tries = 20;
   Moment best;

@@ -190,7 +190,7 @@ struct GroupGradients {
   QuerySums memory;
   int group;
 
-  // What follows from them is computed where it is used: registers are short.
+  // Values that follow from them are computed where they are used: registers are short.
   __device__ static int thread_number() { return forgotten(static_cast<int>(threadIdx.x)); }
   __device__ static int warp() { return thread_number() / 32 % group_warps; }
   __device__ static int lane() { return thread_number() % 32; }

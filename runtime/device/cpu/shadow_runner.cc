@@ -188,7 +188,7 @@ void ShadowRunner::run(const KernelRule& shadow, const cpu::Context& context, co
   std::int64_t shadow_ns = -1;  // it leaves the call to others
   const auto run_candidate = [&] {
     with_report(candidate, report, [&] {
-      // As it was planned, and of the copies as well, whose addresses are others.
+      // Prepares as was planned, and for the copies as well, whose addresses are others.
       if (!candidate.computes(call.arguments) || !candidate.computes(arguments)) return;
       const std::int64_t begin_ns = posix_env().monotonic_ns();
       candidate.run_on(context, arguments);
