@@ -145,6 +145,8 @@ void RunJournal::flush() {
 Result<void> RunJournal::open(Worker& worker, RecoveryInventory& known, const TransportChoice& transport) {
   const bool opened_before = known.log_opened == true;
   const double ranks = group_.active().communicator.size();
+  // Before the products that follow, whose size, and so their scratch memory, depends on how fast the machine is just now.
+  const std::uint64_t rank_bytes = worker.memory_plan().total_bytes() + setup_.device->workspace_bytes();
   if (!(known.gemm_peak > 0.0)) {
     HF_TRY(const double peak, measure_peak(group_, *setup_.device, worker));
     known.gemm_peak = peak / ranks;
@@ -154,7 +156,7 @@ Result<void> RunJournal::open(Worker& worker, RecoveryInventory& known, const Tr
   const std::uint64_t step = worker.state().step;
   const std::vector<Protection> before = std::exchange(protections_, protections(worker));
   Result<void> outcome;
-  if (group_.writes() && !opened_before) outcome = begin_log(worker, transport);
+  if (group_.writes() && !opened_before) outcome = begin_log(worker, transport, rank_bytes);
   if (group_.writes() && outcome.ok() && recovery_.has_value()) outcome = continue_log(step);
   HF_TRY_VOID(group_.agree(outcome));
   for (const std::string& line : armed_news(before, protections_)) progress_->say(line);
@@ -375,7 +377,8 @@ std::vector<Protection> RunJournal::protections(Worker& worker) const {
                                         .audit_every_steps = worker.workload().audit_every_steps});
 }
 
-Result<void> RunJournal::begin_log(Worker& worker, const TransportChoice& transport) {
+Result<void> RunJournal::begin_log(Worker& worker, const TransportChoice& transport,
+                                   std::uint64_t rank_bytes) {
   HF_TRY_VOID(check_claim());
   HF_TRY_VOID(env().replace_text(paths().config(), record_config(with_absolute_plugins(setup_.config),
                                                                  group_.launched().config->origin)));
@@ -406,7 +409,7 @@ Result<void> RunJournal::begin_log(Worker& worker, const TransportChoice& transp
       stages > 1 ? fmt::format(" in {} stages", stages) : "",
       spares == 0 ? "" : fmt::format(" and {} spare{}", spares, spares == 1 ? "" : "s"),
       setup_.device->description(), worker.workload().tokens_per_step(),
-      format_bytes(worker.memory_plan().total_bytes() + setup_.device->workspace_bytes()),
+      format_bytes(rank_bytes),
       stages > 1 ? "on rank 0" : "per rank"));
   if (!setup_.device->host_sees_memory() && ranks > 1) {
     progress_->say("exchange: " + transport.description);

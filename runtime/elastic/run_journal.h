@@ -89,7 +89,7 @@ class RunJournal {
   void stop_listening();
   std::unique_ptr<LineSink> with_metrics(std::unique_ptr<LineSink> log);
   void begin_epoch(Worker& worker, RecoveryInventory& known, double ranks);
-  Result<void> begin_log(Worker& worker, const TransportChoice& transport);
+  Result<void> begin_log(Worker& worker, const TransportChoice& transport, std::uint64_t rank_bytes);
   std::map<std::string, int> ranks_on_hosts() const;
   std::vector<Protection> protections(Worker& worker) const;
   Result<void> continue_log(std::uint64_t step);
