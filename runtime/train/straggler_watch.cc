@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t gathered_steps_max = 64;
 constexpr std::int64_t gather_interval_ns = 250'000'000;
 
-// What a start without a host costs beside what this process took to come to its steps: the launcher ends the one
+// A start without a host costs so much beside what this process took to come to its steps: the launcher ends the one
 // before, tries the hosts and starts mpirun.
 constexpr double launch_seconds = 5.0;
 
@@ -125,7 +125,8 @@ bool StragglerWatch::wants_times() const {
                                  worker_.rank().env.monotonic_ns() - gathered_ns_ >= gather_interval_ns);
 }
 
-Result<void> StragglerWatch::stepped(const StepOutcome& outcome) {
+Result<void> StragglerWatch::exchange(const StepOutcome& outcome) {
+  gathered_count_ = 0;
   if (!on()) return {};
   pending_.push_back(last_);
   if (!outcome.gathers_times) return {};
@@ -139,7 +140,13 @@ Result<void> StragglerWatch::stepped(const StepOutcome& outcome) {
   HF_TRY_VOID(gather_on_first(rank.communicator, rank.waiter, std::as_bytes(std::span(&own_waits, 1)),
                               std::as_writable_bytes(std::span(waits_))));
   gathered_ns_ = rank.env.monotonic_ns();
-  if (!leader_.has_value()) return {};
+  gathered_count_ = count;
+  return {};
+}
+
+void StragglerWatch::judge(const StepOutcome& outcome) {
+  const std::size_t count = gathered_count_;
+  if (count == 0 || !leader_.has_value()) return;
   std::ranges::fill(leader_->sums, StepTimes{});
   for (std::size_t i = 0; i < count; ++i) take(outcome.step - (count - 1 - i), i, count);
   take_shared(outcome.step - (count - 1), outcome.step);
@@ -151,7 +158,6 @@ Result<void> StragglerWatch::stepped(const StepOutcome& outcome) {
       tell(verdict, false);
     }
   }
-  return {};
 }
 
 // Takes one of the gathered steps: `index` of `count`.

@@ -47,7 +47,9 @@ class StragglerWatch {
   bool wants_times() const;
   // Keeps the times of the step, and gathers those of all ranks where the vote says so; all ranks call it together
   // after a step that was made. Errors: a peer is gone.
-  Result<void> stepped(const StepOutcome& outcome);
+  Result<void> exchange(const StepOutcome& outcome);
+  // Judges what exchange() has gathered, and tells of it.
+  void judge(const StepOutcome& outcome);
   // Tells what rank 0 knows and has not told; the steps are over, or pause.
   void finish();
 
@@ -91,7 +93,8 @@ class StragglerWatch {
   std::vector<StepTimes> pending_;  // of this rank since the last gather; its capacity is the most there are
   std::vector<StepTimes> gathered_;
   std::vector<PeerWaits> waits_;  // of all ranks since the last gather
-  std::int64_t gathered_ns_ = 0;  // time of the last gather
+  std::size_t gathered_count_ = 0;  // steps of gathered_ that are not judged yet
+  std::int64_t gathered_ns_ = 0;    // time of the last gather
   std::optional<Leader> leader_;  // on rank 0
 };
 

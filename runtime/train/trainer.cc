@@ -275,6 +275,8 @@ Result<StepOutcome> Trainer::step() {
   }
   if (outcome.verdict.has_value()) parts_.progress.reached_verdict(*outcome.verdict, {});
   starts_ranks_ns_ = outcome.starts_ranks ? rank_.env.monotonic_ns() : 0;
+  // Rank 0 waits here for ranks that end the step later, as it would in the next one: a part of the steps all the same.
+  const Result<void> exchanged = outcome.gathers.ok() ? stragglers_.exchange(outcome) : outcome.gathers;
   const std::int64_t duration_ns = rank_.env.monotonic_ns() - begin_ns;
   if (SampleLog* ledger = worker.ledger()) keep(ledger->close_step(outcome.step));
   longest_step_ns_ = std::max(longest_step_ns_, duration_ns);
@@ -282,10 +284,10 @@ Result<StepOutcome> Trainer::step() {
                           {.saving_ns = std::exchange(saving_ns_, 0),
                            .stall_ns = stragglers_.last_stall_ns(),
                            .own = stragglers_.last_step()});
-  HF_TRY_VOID(outcome.gathers);
+  HF_TRY_VOID(exchanged);
   HF_TRY_VOID(tell_shadows(step));
   HF_TRY_VOID(while_saving([&] { return saves_.advance(outcome); }));
-  HF_TRY_VOID(stragglers_.stepped(outcome));
+  stragglers_.judge(outcome);
   if (rank_.watch != nullptr) {
     const std::string lost = rank_.watch->take_lost_spares();
     if (!lost.empty()) parts_.progress.lost_spares(outcome.step, lost);

@@ -63,6 +63,18 @@ class ArmedTest(unittest.TestCase):
                           'verdict.preset = "watch"'))
 
 
+class ClassesTest(unittest.TestCase):
+    def test_a_rank_that_ends_its_steps_late_is_no_time_between_them(self):
+        """Rank 0 waits for the other one at the end of a step or in the next, as all ranks always do."""
+        late = 12
+        with harness.Scene(24, 2) as scene:
+            run = scene.run("late", ["--checkpoint.ram_every_steps=0", "--checkpoint.every_steps=0"])
+            run.start(2, faults=",".join(f"step.end@{step}:1=sleep:300" for step in range(5, 5 + late))).expect_exit(0)
+            seconds = json.loads(harness.program_output("status", run.directory, "--json"))["seconds"]
+            self.assertGreater(seconds["training"], 0.3 * late)
+            self.assertLess(seconds["between steps"], 0.1 * late)
+
+
 class MetricsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
