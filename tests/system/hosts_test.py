@@ -544,11 +544,18 @@ class HostsTest(unittest.TestCase):
     def test_a_host_that_loses_its_data_at_the_start(self):
         """When it has proved that it is ready: its ranks say what they lack and leave, and the others begin without them."""
         run = self.scene.run("lost-at-the-start", OPTIONS)
-        start = self.cluster.start(run, self.launch_words(run, "--elastic.grow=off"), faults="start.before_join=sleep:2000")
-        self.assertTrue(harness.wait_until(lambda: len(self.cluster.ranks_on(run, "n2")) == SLOTS, SETTLE_S,
-                                           lambda: not start.alive(), "no ranks", start.tail), start.tail())
+        start = self.cluster.start(run, self.launch_words(run, "--elastic.grow=off"), faults="start.before_join=stop")
+        ranks = []
+
+        def are_stopped():
+            ranks[:] = [pid for name in self.cluster.hosts for pid in self.cluster.ranks_on(run, name)]
+            return len(ranks) == RANKS and all(harness.state_of(pid) == "T" for pid in ranks)
+
+        self.assertTrue(harness.wait_until(are_stopped, SETTLE_S, lambda: not start.alive(), "no ranks", start.tail), start.tail())
         done = self.cluster.call("n2", "mount", "--bind", "/dev/null", str(self.scene.text))
         self.assertEqual(done.returncode, 0, done.stderr)
+        for pid in ranks:
+            harness.kill(pid, signal.SIGCONT)
         output = self.expect_finished(run, start)
         self.expect_sentence("launch-host-unfit", output)
         self.assertNotIn("another start would end the same way", output)

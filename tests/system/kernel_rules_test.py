@@ -4,9 +4,11 @@ import unittest
 
 import errors_test
 import harness
+import hosts
 import kernel_test
 
 ROWS = errors_test.read_table(lambda heading: heading == errors_test.RULES)
+SETTLE_S = 90  # no start and its restarts take so long
 
 # A rotary that has the bits of Holdfast's own, or SCALE times them.
 ROTARY = """#include "holdfast_kernel.h"
@@ -208,6 +210,75 @@ class ShadowTest(unittest.TestCase):
                 done = harness.call_program("check", self.scene.config, f"--kernels.shadow=[{shadow}]")
                 self.assertEqual(done.returncode, 2, done.stdout)
                 self.assertRegex(done.stdout, says)
+
+
+class FaultsTest(unittest.TestCase):
+    """Rules and shadows in runs that lose ranks and get new ones, have a spare, several parts of the model on a stage, or several hosts:
+    each call has its kernel and is compared once, whoever computes it."""
+    STEPS, HOSTS = 24, 3
+    LAYERS = "--model.layers=4"
+    SLOW_STEPS = harness.slow_steps(6)
+
+    def setUp(self):
+        self.scene = harness.Scene(steps=self.STEPS, lanes=self.HOSTS)
+        self.addCleanup(self.scene.close)
+        for name, scale in [("other", "(1 + 0x1p-23f)"), ("mine", "(1 + 0x1p-20f)")]:
+            kernel_test.build(self.scene.directory / f"{name}.so", source=ROTARY, link=["-lm"], NAME=f'"{name}"', SCALE=scale, COMPUTE="")
+        text = self.scene.config.read_text()
+        self.scene.config.write_text(text + """[kernels]
+plugins = ["other.so", "mine.so"]
+rules = [{ op = "rotary", layers = "1-2", use = "other" }]
+shadow = [{ op = "rotary", layers = "2-", use = "mine", every = 3 }]
+""")
+        self.words = [self.LAYERS, "--checkpoint.ram_every_steps=1"]
+        self.alone = self.scene.run("alone", self.words)
+        self.alone.start(1).expect_exit(0)
+
+    def compared(self, run):
+        """What was compared in each step; a step that was computed again is compared again."""
+        return sorted({(each["step"], each["layer"], each["kernel"], each["calls"]) for each in run.events("kernel_shadow")})
+
+    def expect_alike(self, run, output):
+        self.assertEqual(run.digest(), self.alone.digest(), output)
+        self.assertEqual(self.compared(run), self.compared(self.alone), output)
+        for start in run.events("start"):
+            self.assertEqual(start["kernels"]["rotary in layers 1-2"]["name"], "other", output)
+
+    def finished(self, name, ranks, *options, faults=""):
+        run = self.scene.run(name, self.words)
+        start = run.start(ranks, "ft", options, faults)
+        start.expect_exit(0)
+        self.expect_alike(run, start.output())
+        return run
+
+    def test_growth(self):
+        run = self.finished("grows", self.HOSTS, "--elastic.grow_after=0s", faults=f"step.begin@5:2=kill,{self.SLOW_STEPS}")
+        self.assertIn("growth", [event["reason"] for event in run.events("recovery")])
+
+    def test_interleaved_pipeline(self):
+        self.finished("interleaved", 2, "--parallel.pipeline=2", "--parallel.pipeline_schedule=interleaved", "--parallel.pipeline_chunks=2")
+
+    @harness.full
+    def test_spare(self):
+        run = self.finished("spare", self.HOSTS, "--elastic.spares=1", "--elastic.grow=off", faults="step.begin@5:1=kill")
+        self.assertEqual([event["spares"] for event in run.events("recovery")], [0])
+
+    @harness.full
+    def test_several_hosts(self):
+        """One of them loses its rank."""
+        if reason := hosts.why_not():
+            harness.skip(reason)
+        del self.scene.environment["OMPI_MCA_btl_sm_backing_directory"]
+        cluster = hosts.Cluster(self.HOSTS)
+        self.addCleanup(cluster.close)
+        run = self.scene.run("hosts", [*self.words, "--elastic.grow=off"])
+        words = [str(harness.PROGRAM), "launch", "-np", str(self.HOSTS), "--host", cluster.host_list(1), str(run.scene.config),
+                 f"--run.directory={run.directory}", *run.overrides]
+        start = cluster.start(run, words, faults=self.SLOW_STEPS)
+        self.assertTrue(start.wait_for_step(7, SETTLE_S), start.tail())
+        cluster.kill_ranks(run, "n2")
+        self.expect_alike(run, start.expect_exit(0, SETTLE_S))
+        self.assertNotEqual(run.events("recovery"), [])
 
 
 class BadRuleTest(unittest.TestCase):
