@@ -90,6 +90,7 @@ struct ParallelConfig {
 };
 
 struct ElasticConfig {
+  bool in_place = true;  // whether the ranks that are left go on after a loss; false: another start does
   std::int64_t min_data_parallel = 1;  // minimum number of replicas that a run may shrink to
   std::int64_t spares = 0;             // ranks that wait for a coordinate
   std::int64_t recovery_timeout_ms = 30'000;

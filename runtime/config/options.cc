@@ -232,6 +232,11 @@ std::vector<Option> parallel_options() {
 
 std::vector<Option> elastic_options() {
   return {
+      boolean(
+          "elastic.in_place", HF_FIELD(elastic.in_place), kSafe,
+          "A run that loses ranks: true = those that are left go on within the same start, where they hold "
+          "the whole model; false = the start ends with 76, and another one (`holdfast launch` makes it) "
+          "goes on, as in systems that restart everything. Spares help only where it is true"),
       integer("elastic.min_data_parallel", HF_FIELD(elastic.min_data_parallel), "ranks", {1, 65536}, kSafe,
               "Fewest copies of the model with which a run that loses ranks goes on; `holdfast plan` says "
               "what memory "

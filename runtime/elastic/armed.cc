@@ -68,6 +68,7 @@ Answer uploads(const Config& config, const ArmedFacts&) {
 }
 
 Answer in_place(const Config& config, const ArmedFacts& facts) {
+  if (!config.elastic.in_place) return off("elastic.in_place = false");
   if (facts.ranks + facts.spares < 2) return off("one rank");
   if (!facts.has_membership) return off("this MPI tells of no deaths (no ULFM)");
   const auto fewest = static_cast<int>(config.elastic.min_data_parallel);

@@ -11,14 +11,28 @@ namespace holdfast::elastic {
 namespace {
 
 // Counts in a merged inventory that its step is begun again, unless a rank was lost.
-Result<void> limit_retries(RecoveryInventory& inventory, const RetryLimit& limit) {
+Result<void> limit_retries(RecoveryInventory& inventory, const RecoveryLimits& limits) {
   if (inventory.lost_some) return {};
   inventory.redone = inventory.step == inventory.redone_step ? inventory.redone + 1 : 1;
   inventory.redone_step = inventory.step;
-  if (inventory.redone <= limit.retries_max) return {};
+  if (inventory.redone <= limits.retries_max) return {};
   return fail(ExitCode::communication,
               "step {} was begun again {} times with nobody lost, and failed each time: {}",
-              inventory.step + 1, limit.retries_max, inventory.noticed);
+              inventory.step + 1, limits.retries_max, inventory.noticed);
+}
+
+// Returns the coordinates with which the ranks that are left go on.
+Result<RankAssignment> assign_those_left(std::span<const RecoveryInventory> inventories,
+                                         const AssignmentRequest& request, bool lost_some,
+                                         const RecoveryLimits& limits) {
+  if (lost_some && !limits.without_lost_ranks) {
+    return fail(ExitCode::communication,
+                "ranks were lost, and elastic.in_place = false: the start ends here. Start the run again; it "
+                "goes on from the newest step that is whole");
+  }
+  std::vector<std::string> hosts;
+  for (const RecoveryInventory& one : inventories) hosts.push_back(one.host);
+  return assign_ranks(request, hosts);
 }
 
 // Counts in a merged inventory a fault that NCCL may have been the cause of: it had connected all ranks, and all live.
@@ -75,10 +89,10 @@ RecoveryInventory merge_inventories(std::span<const RecoveryInventory> inventori
 }
 
 RecoveryPlan plan_recovery(std::span<const RecoveryInventory> inventories, const AssignmentRequest& request,
-                           const RetryLimit& limit) {
+                           const RecoveryLimits& limits) {
   RecoveryPlan plan{.known = merge_inventories(inventories)};
   count_nccl_fault(plan.known);
-  if (const Result<void> counted = limit_retries(plan.known, limit); !counted.ok()) {
+  if (const Result<void> counted = limit_retries(plan.known, limits); !counted.ok()) {
     plan.error = counted.error();
     return plan;
   }
@@ -90,14 +104,12 @@ RecoveryPlan plan_recovery(std::span<const RecoveryInventory> inventories, const
     plan.action = RecoveryAction::admit_joiners;
     return plan;
   }
-  std::vector<std::string> hosts;
-  for (const RecoveryInventory& one : inventories) hosts.push_back(one.host);
-  Result<RankAssignment> assignment = assign_ranks(request, hosts);
+  Result<RankAssignment> assignment = assign_those_left(inventories, request, plan.known.lost_some, limits);
   if (assignment.ok()) {
     plan.action = RecoveryAction::use_assignment;
     plan.assignment = std::move(assignment).value();
   } else {
-    plan.action = RecoveryAction::too_few_ranks;
+    plan.action = RecoveryAction::ends_start;
     plan.error = assignment.error();
   }
   return plan;

@@ -24,8 +24,8 @@
 namespace holdfast::elastic {
 
 enum class RecoveryAction {
-  end,             // the step failed too often; no rank was lost, so the writer records it
-  too_few_ranks,   // the run ends; the writer may be lost, so another rank takes over first
+  end,  // the step failed too often; no rank was lost, so the writer records it
+  ends_start,  // too few are left, or another start goes on; the writer may be lost, so another rank takes over first
   start_again,     // the start was not in the event log yet
   admit_joiners,   // some rank has not joined yet
   use_assignment,  // the run goes on with it
@@ -38,15 +38,16 @@ struct RecoveryPlan {
   std::optional<Error> error = {};                // for the actions that end the run
 };
 
-// RetryLimit limits how often a step is begun again in place although no rank was lost. A fault that keeps
-// recurring does not go away by another try.
-struct RetryLimit {
+// RecoveryLimits say what is not done in place.
+struct RecoveryLimits {
+  // How often a step is begun again although no rank was lost. A fault that keeps recurring does not go away by another try.
   int retries_max = 3;
+  bool without_lost_ranks = true;  // elastic.in_place; false: the loss of a rank ends the start
 };
 
 // Plans what the ranks do next. `inventories`: by rank. `request`: only used once all ranks have joined.
 RecoveryPlan plan_recovery(std::span<const RecoveryInventory> inventories, const AssignmentRequest& request,
-                           const RetryLimit& limit = {});
+                           const RecoveryLimits& limits = {});
 
 // Returns whether the ranks do without NCCL from here on: it connected them and failed again, so often that the run
 // would do little but recover. It is tried again by the next start.

@@ -691,7 +691,8 @@ Result<PhaseOutcome> Session::plan_epoch() {
   RecoveryRecord& record = *journal_.recovery();
   HF_TRY(const std::vector<RecoveryInventory> inventories,
          exchange_inventories(group_, setup_, record, step_, known_));
-  RecoveryPlan plan = plan_recovery(inventories, setup_.request);
+  RecoveryPlan plan =
+      plan_recovery(inventories, setup_.request, {.without_lost_ranks = setup_.config.elastic.in_place});
   if (gives_up_nccl(plan.known) && !gives_up_nccl(known_) && group_.leads()) {
     print_message(
         "NCCL connected the ranks and failed again {} times, and nobody died: the run goes on through host "
@@ -710,7 +711,7 @@ Result<PhaseOutcome> Session::plan_epoch() {
       return PhaseOutcome::not_begun;
     case RecoveryAction::admit_joiners:
       return PhaseOutcome::joiners_come;
-    case RecoveryAction::too_few_ranks:
+    case RecoveryAction::ends_start:
       HF_TRY_VOID(begin_epoch(*plan.error));  // returns the error: no epoch follows
       break;
     case RecoveryAction::use_assignment:

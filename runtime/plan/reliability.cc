@@ -127,8 +127,9 @@ double waiting_seconds(const ReliabilityPlan& result, const LayoutPlan& plan, co
                        const ReliabilityOptions& options, std::int64_t spares) {
   const int ranks = plan.shape.ranks(), replica = plan.shape.pipeline * plan.shape.tensor;
   const int on_host = machine.ranks_on_host(ranks), lost_ranks = std::max(on_host, replica);
+  const ElasticConfig& elastic = plan.config.elastic;
   const bool goes_on =
-      ranks - lost_ranks >= replica * static_cast<int>(plan.config.elastic.min_data_parallel);
+      elastic.in_place && ranks - lost_ranks >= replica * static_cast<int>(elastic.min_data_parallel);
   const double fewer = options.smaller_step_seconds.has_value() && plan.time.has_value()
                            ? 1.0 - plan.time->seconds() / *options.smaller_step_seconds
                            : static_cast<double>(lost_ranks) / ranks;
@@ -155,9 +156,12 @@ void plan_reaches(ReliabilityPlan& result, const LayoutPlan& plan, const Planned
   ReachPlan host = reach_of("host", 1.0 - process_share, replicas ? result.ram : result.disk, sent, whole,
                             replicas ? "RAM of another host" : of_disk);
   ReachPlan job = reach_of("job", 0.0, result.disk, 0.0, whole, of_disk);
-  process.reach.recovery_seconds = figures.recovery_seconds.value_or(process_recovery_seconds);
-  process.recovery_source =
-      figures.recovery_seconds.has_value() ? fmt::format("measured in {}", figures.directory) : "assumed";
+  const bool in_place = plan.config.elastic.in_place;  // else a process costs a start, as a host does
+  process.reach.recovery_seconds =
+      in_place ? figures.recovery_seconds.value_or(process_recovery_seconds) : host_recovery_seconds;
+  process.recovery_source = in_place && figures.recovery_seconds.has_value()
+                                ? fmt::format("measured in {}", figures.directory)
+                                : "assumed";
   host.reach.recovery_seconds = job.reach.recovery_seconds = host_recovery_seconds;
   host.recovery_source = job.recovery_source = "assumed";
   host.reach.waiting_seconds = waiting_seconds(result, plan, machine, options, plan.config.elastic.spares);

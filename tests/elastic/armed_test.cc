@@ -103,6 +103,8 @@ TEST(Armed, SaysWhySomethingIsOff) {
   EXPECT_THAT(why("replicas", [](Config&, ArmedFacts& facts) { facts.has_buddies = false; }),
               HasSubstr("no other host has the same part"));
   EXPECT_EQ(why("replicas", [](Config&, ArmedFacts& facts) { facts.copies = 1; }), "one copy of the model");
+  EXPECT_EQ(why("recovery in place", [](Config& config, ArmedFacts&) { config.elastic.in_place = false; }),
+            "elastic.in_place = false");
   EXPECT_THAT(why("recovery in place", [](Config&, ArmedFacts& facts) { facts.has_membership = false; }),
               HasSubstr("ULFM"));
   EXPECT_THAT(why("recovery in place", [](Config&, ArmedFacts& facts) { facts.copies = 1; }),

@@ -115,20 +115,32 @@ TEST(PlanRecovery, WhoIsLeftGetsAsManyWholeCopiesAsThereIsRoomFor) {
       {{"a", "a", "a"}, {.data_max = 2}, RecoveryAction::use_assignment, 2, 1},
       {{"a", "a", "a"}, {.data_max = 2, .pipeline = 2}, RecoveryAction::use_assignment, 1, 1},
       {{"a", "b", "b"}, {.data_max = 2, .tensor = 2}, RecoveryAction::use_assignment, 1, 1},
-      {{"a", "b"}, {.data_max = 1, .tensor = 2}, RecoveryAction::too_few_ranks, 0, 0},
-      {{"a"}, {.data_max = 4, .data_min = 2}, RecoveryAction::too_few_ranks, 0, 0},
+      {{"a", "b"}, {.data_max = 1, .tensor = 2}, RecoveryAction::ends_start, 0, 0},
+      {{"a"}, {.data_max = 4, .data_min = 2}, RecoveryAction::ends_start, 0, 0},
   };
   for (const AssignmentRow& row : rows) {
     SCOPED_TRACE(&row - rows.data());
     const RecoveryPlan plan = plan_recovery(joined_on(row.hosts), row.request);
     ASSERT_EQ(plan.action, row.action);
-    if (plan.action == RecoveryAction::too_few_ranks) {
+    if (plan.action == RecoveryAction::ends_start) {
       EXPECT_EQ(plan.error->code, ExitCode::communication);
       continue;
     }
     EXPECT_EQ(plan.assignment->shape.data, row.copies);
     EXPECT_EQ(plan.assignment->spares.size(), row.spares);
   }
+}
+
+TEST(PlanRecovery, WithoutRecoveryInPlaceALostRankEndsTheStartAndNothingElseDoes) {
+  const RecoveryLimits limits{.without_lost_ranks = false};
+  std::vector<RecoveryInventory> inventories = joined_on({"a", "a", "a"});
+  const RecoveryPlan plan = plan_recovery(inventories, {.data_max = 4}, limits);
+  ASSERT_EQ(plan.action, RecoveryAction::ends_start);
+  EXPECT_EQ(plan.error->code, ExitCode::communication);
+  EXPECT_THAT(plan.error->message, HasSubstr("elastic.in_place = false"));
+  for (RecoveryInventory& one : inventories) one.lost_some = false;
+  EXPECT_EQ(plan_recovery(inventories, {.data_max = 3}, limits).action, RecoveryAction::use_assignment)
+      << "a step that is made again";
 }
 
 SnapshotIdentity part_of(std::uint64_t step, std::uint32_t rank) {

@@ -87,6 +87,13 @@ TEST(Reliability, TakesWhatTheRunHasMeasured) {
   EXPECT_NEAR(plan.disk.interval_seconds, best_interval_seconds(4.0, plan.saving_mtbf_seconds), 2.0);
   EXPECT_DOUBLE_EQ(plan.reaches[0].reach.recovery_seconds, 1.5);
   EXPECT_DOUBLE_EQ(plan.reaches[0].reach.lost_seconds, 5.0 + 2.0) << "half of ten seconds, and a step";
+  Config restarts = cluster_config();
+  restarts.elastic.in_place = false;
+  const ReliabilityPlan restarted = planned(restarts, figures);
+  EXPECT_DOUBLE_EQ(restarted.reaches[0].reach.recovery_seconds, restarted.reaches[1].reach.recovery_seconds)
+      << "another start for each process";
+  EXPECT_GT(restarted.reaches[1].reach.waiting_seconds, plan.reaches[1].reach.waiting_seconds)
+      << "nobody trains until the host is replaced";
   const std::string text = reliability_text(plan, {});
   for (const char* piece :
        {"measured in runs/a", "20 failures in 20h of this run", "cost.per_rank_hour gives"})

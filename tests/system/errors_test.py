@@ -1680,6 +1680,10 @@ class Errors(unittest.TestCase):
         self.assertEqual(self.mpirun(2, *ranks, environment={**EMULATED, "EMULATED_GPUS": "2"}).returncode, 0)
         self.expect(self.mpirun(2, *ranks, "--training.steps=6", environment={**EMULATED, "EMULATED_GPUS": "1"}))
 
+    def test_rank_lost_no_recovery(self):
+        self.expect(self.mpirun(2, "train", "run.toml", "--elastic.in_place=false",
+                                environment={"HOLDFAST_FAULTS": "step.before_vote@3:1=kill"}))
+
     def test_rank_lost(self):
         self.expect(self.mpirun(2, "train", "run.toml", "--parallel.pipeline=2",
                                 environment={"HOLDFAST_FAULTS": "step.before_vote@3:1=kill"}))

@@ -240,6 +240,17 @@ class LaunchTest(unittest.TestCase):
                             faults="step.begin@30:1=spin")
         self.assertRegex(self.expect_finished(start, restarts=1), r"for 3000 ms|waited 3000 ms")
 
+    def test_without_recovery_in_place(self):
+        """The ranks that are left hold the whole model, and leave it to the next start all the same."""
+        start = self.launch("--elastic.in_place=false", "--elastic.spares=1", faults=SLOW)
+        self.assertTrue(start.wait_for_step(12), start.tail())
+        harness.kill(start.rank_pid(1), signal.SIGKILL)
+        output = self.expect_finished(start, restarts=1)
+        self.assertIn("ranks were lost, and elastic.in_place = false: the start ends here", output)
+        self.assertIn("recovery in place (elastic.in_place = false)", output)
+        self.assertEqual([event["level"] for event in start.run.events("recovery")], [2])
+        self.assertEqual([event.get("resumed_from") for event in start.run.events("start")], [None, "ram"])
+
     def test_a_restart_brings_lost_ranks_back(self):
         """Of a run that does not grow by itself."""
         start = self.launch("--elastic.grow=off", faults=f"step.begin@12:2=kill,{harness.slow_steps(15, count=6)}")
