@@ -408,8 +408,7 @@ Result<void> RunJournal::begin_log(Worker& worker, const TransportChoice& transp
       setup_.config.parallel.lanes, ranks, setup_.device->threads(),
       stages > 1 ? fmt::format(" in {} stages", stages) : "",
       spares == 0 ? "" : fmt::format(" and {} spare{}", spares, spares == 1 ? "" : "s"),
-      setup_.device->description(), worker.workload().tokens_per_step(),
-      format_bytes(rank_bytes),
+      setup_.device->description(), worker.workload().tokens_per_step(), format_bytes(rank_bytes),
       stages > 1 ? "on rank 0" : "per rank"));
   if (!setup_.device->host_sees_memory() && ranks > 1) {
     progress_->say("exchange: " + transport.description);

@@ -92,10 +92,10 @@ class StragglerWatch {
   std::int64_t stall_ns_ = 0;       // part of its time
   std::vector<StepTimes> pending_;  // of this rank since the last gather; its capacity is the most there are
   std::vector<StepTimes> gathered_;
-  std::vector<PeerWaits> waits_;  // of all ranks since the last gather
+  std::vector<PeerWaits> waits_;    // of all ranks since the last gather
   std::size_t gathered_count_ = 0;  // steps of gathered_ that are not judged yet
   std::int64_t gathered_ns_ = 0;    // time of the last gather
-  std::optional<Leader> leader_;  // on rank 0
+  std::optional<Leader> leader_;    // on rank 0
 };
 
 }  // namespace holdfast::train

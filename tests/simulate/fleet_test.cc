@@ -345,7 +345,7 @@ TEST(FleetCluster, WhatIsWrongIsSaidInASentence) {
 
 TEST(FleetCluster, EachShippedClusterIsRightAndSaysWhereItsNumbersComeFrom) {
   for (const char* name : {"llama3_16384", "one_failure_an_hour", "byterobust_9600", "spot_fleet",
-                           "two_processors", "two_processors_kills"}) {
+                           "two_processors", "two_processors_kills", "two_processors_gpt2"}) {
     const Result<Cluster> cluster =
         load_cluster(posix_env(), fmt::format(HF_SOURCE_DIR "/configs/clusters/{}.toml", name), {});
     ASSERT_TRUE(cluster.ok()) << cluster.error().message;
