@@ -228,6 +228,32 @@ void print_data(const RunSetup& setup) {
   if (setup.held_out.has_value()) fmt::print("  held out     {} microbatches\n", setup.held_out->batches());
 }
 
+// Prints what the run will have used of each source by its last step. A warning follows for one that is repeated often.
+void print_blend(const Config& config, const DataSet& data) {
+  // Text that is repeated up to four times is nearly as good as new text (Muennighoff et al., Scaling data-constrained
+  // language models, 2023).
+  constexpr double epochs_max = 4.0;
+  const TrainingConfig& training = config.training;
+  const auto all = static_cast<std::uint64_t>(training.steps * config.parallel.lanes *
+                                              training.microbatches_per_lane * training.microbatch_size);
+  SourceCounts counts(data.order(config.run.seed));
+  const std::span<const std::uint64_t> used = counts.used_before(all);
+  const std::vector<std::uint64_t> samples = data.samples_of_sources();
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    const double epochs = static_cast<double>(used[i]) / static_cast<double>(samples[i]);
+    const std::string& path = config.data.sources[i].path;
+    fmt::print(
+        "  source       {}: {} samples, of which step {} will have used {}: {:.2f} epochs, {:.1f} % of all\n",
+        path, samples[i], training.steps, used[i], epochs,
+        100.0 * static_cast<double>(used[i]) / static_cast<double>(std::max<std::uint64_t>(all, 1)));
+    if (epochs <= epochs_max) continue;
+    print_message(
+        "{} is used {:.1f} times by step {}: text that is repeated more than some {:.0f} times teaches a "
+        "model little more; give the source less weight or more text, or make fewer steps",
+        path, epochs, training.steps, epochs_max);
+  }
+}
+
 // Prints the largest token of each source of tokens: of all of it up to 16 Mi tokens, else of 256 pieces of 16,384 evenly spaced in it.
 // ExitCode::data where the vocabulary has no such token.
 Result<void> print_largest_tokens(Env& env, const Config& config) {
@@ -286,6 +312,7 @@ Result<void> check_run(Env& env, const std::string& path, const std::vector<std:
   }
   print_data(setup);
   if (setup.step > PrepareStep::layout) print_run(env, setup.config);
+  if (setup.step > PrepareStep::layout && setup.data != nullptr) print_blend(setup.config, *setup.data);
   if (!prepared.ok()) return prepared;
   print_start(setup);
   return setup.data == nullptr ? Result<void>() : print_largest_tokens(env, setup.config);

@@ -161,6 +161,12 @@ std::uint64_t DataSet::sample_count() const {
   return count;
 }
 
+std::vector<std::uint64_t> DataSet::samples_of_sources() const {
+  std::vector<std::uint64_t> counts;
+  for (const Source& source : sources_) counts.push_back(source.samples.count());
+  return counts;
+}
+
 std::uint64_t DataSet::token_count() const {
   std::uint64_t count = 0;
   for (const Source& source : sources_) count += source.tokens->token_count();

@@ -41,9 +41,10 @@ class DataSet {
   // that is an error of whoever reads it.
   std::vector<std::string> warnings_of_documents() const;
   Digest fingerprint() const;
-  std::uint64_t sample_count() const;           // samples in this part
-  std::uint64_t token_count() const;            // tokens in the files
-  SampleOrder order(std::uint64_t seed) const;  // requires sample_count() > 0
+  std::uint64_t sample_count() const;                     // samples in this part
+  std::vector<std::uint64_t> samples_of_sources() const;  // the same of each source
+  std::uint64_t token_count() const;                      // tokens in the files
+  SampleOrder order(std::uint64_t seed) const;            // requires sample_count() > 0
 
   // Reads the sequence_length + 1 tokens of a sample.
   Result<void> read(const SampleId& id, std::span<std::int32_t> tokens, std::int64_t vocabulary) const;

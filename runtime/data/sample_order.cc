@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "runtime/core/check.h"
@@ -87,6 +88,63 @@ SampleId SampleOrder::at_weighted(std::uint64_t position) const {
 
 std::uint32_t SampleOrder::source_holding(std::uint64_t index) const {
   return static_cast<std::uint32_t>(std::ranges::upper_bound(first_, index) - first_.begin() - 1);
+}
+
+void SampleOrder::count(std::uint64_t begin, std::uint64_t end, std::uint64_t by,
+                        std::span<std::uint64_t> counts) const {
+  const std::uint64_t stream = has_weights(sources_) ? slot_stream : list_stream;
+  while (begin < end) {
+    const std::uint64_t first = begin - begin % period();
+    const Permutation order = permutation_of(period(), seed_, stream, begin / period());
+    for (const std::uint64_t last = std::min(end - first, period()); begin - first < last; ++begin)
+      counts[source_holding(order(begin - first))] += by;
+  }
+}
+
+SourceCounts::SourceCounts(SampleOrder order)
+    : order_(std::move(order)),
+      counts_(order_.source_count()),
+      left_counts_(order_.source_count()),
+      used_(order_.source_count()) {}
+
+// Brings counts_ to a position. Returns false, and leaves them, where that needs too many positions.
+bool SourceCounts::go_to(std::uint64_t position) {
+  constexpr std::uint64_t once = 1, back = ~std::uint64_t{0};  // back: takes one away
+  if (order_.source_count() == 1) {
+    counts_.front() = position;
+    return true;
+  }
+  const std::uint64_t length = order_.period(), inside = position % length, first = position - inside;
+  const std::uint64_t way = position > position_ ? position - position_ : position_ - position;
+  const std::uint64_t nearest = std::min({way, inside, length - inside});
+  if (nearest > positions_max) return false;
+  if (nearest == way) {
+    order_.count(std::min(position, position_), std::max(position, position_),
+                 position > position_ ? once : back, counts_);
+  } else {
+    const bool from_end = nearest != inside;
+    for (std::size_t i = 0; i < counts_.size(); ++i)
+      counts_[i] = (position / length + (from_end ? 1 : 0)) * order_.samples_per_period(i);
+    if (from_end) {
+      order_.count(position, first + length, back, counts_);
+    } else {
+      order_.count(first, position, once, counts_);
+    }
+  }
+  position_ = position;
+  return true;
+}
+
+std::span<const std::uint64_t> SourceCounts::used_before(std::uint64_t position,
+                                                         std::span<const PositionRange> left_out) {
+  if (!std::ranges::equal(left_out, left_out_)) {
+    left_out_.assign(left_out.begin(), left_out.end());
+    std::ranges::fill(left_counts_, 0);
+    for (const PositionRange& range : left_out_) order_.count(range.begin, range.end, 1, left_counts_);
+  }
+  if (!go_to(position)) return {};
+  std::ranges::transform(counts_, left_counts_, used_.begin(), std::minus<>());
+  return used_;
 }
 
 namespace {

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace holdfast::data {
@@ -89,6 +90,14 @@ class SampleOrder {
   SampleOrder(std::uint64_t seed, std::vector<Source> sources);
   SampleId at(std::uint64_t position) const;
 
+  std::size_t source_count() const { return sources_.size(); }
+  // Returns after how many positions the sources have had their shares exactly once more: an epoch of the list, or a
+  // round.
+  std::uint64_t period() const { return first_.back(); }
+  std::uint64_t samples_per_period(std::size_t source) const { return first_[source + 1] - first_[source]; }
+  // Adds `by` to counts[i] for each of the positions [begin, end) that source i has.
+  void count(std::uint64_t begin, std::uint64_t end, std::uint64_t by, std::span<std::uint64_t> counts) const;
+
  private:
   SampleId at_unweighted(std::uint64_t position) const;
   SampleId at_weighted(std::uint64_t position) const;
@@ -96,6 +105,39 @@ class SampleOrder {
   std::uint64_t seed_;
   std::vector<Source> sources_;
   std::vector<std::uint64_t> first_;  // unweighted: cumulative samples; weighted: cumulative slots of a round
+};
+
+// Positions [begin, end) of a run.
+struct PositionRange {
+  std::uint64_t begin = 0, end = 0;
+  bool operator==(const PositionRange&) const = default;
+};
+
+// SourceCounts says how many samples of each source a run has used at a position. It follows from the order alone, so
+// nothing is counted while the run goes on that a kill, a roll-back or another number of ranks could falsify; what is
+// kept between two calls only saves time.
+class SourceCounts {
+ public:
+  // Most positions that a call looks at one by one: a few seconds.
+  static constexpr std::uint64_t positions_max = std::uint64_t{1} << 26;
+
+  explicit SourceCounts(SampleOrder order);
+  // Returns the samples of each source at the positions below `position` that are not in `left_out` (ascending ranges,
+  // all of them below it). Whole periods have a closed form; the rest is looked at one by one, from the nearest of the
+  // period's ends and the position of the call before, and allocates nothing where `left_out` is as before. Valid until
+  // the next call. Empty where that is more than positions_max, which a mix with weights never needs.
+  std::span<const std::uint64_t> used_before(std::uint64_t position,
+                                             std::span<const PositionRange> left_out = {});
+
+ private:
+  bool go_to(std::uint64_t position);
+
+  SampleOrder order_;
+  std::uint64_t position_ = 0;
+  std::vector<std::uint64_t> counts_;  // of the positions below position_
+  std::vector<PositionRange> left_out_ = {};
+  std::vector<std::uint64_t> left_counts_;  // of the positions in left_out_
+  std::vector<std::uint64_t> used_;
 };
 
 }  // namespace holdfast::data

@@ -41,6 +41,16 @@ Config with_absolute_plugins(Config config) {
   return config;
 }
 
+std::vector<EventSource> sources_of(const Config& config, const DataSet& data) {
+  std::vector<EventSource> sources;
+  const std::vector<std::uint64_t> samples = data.samples_of_sources();
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const SourceConfig& source = config.data.sources[i];
+    sources.push_back({.path = source.path, .samples = samples[i], .weight = source.weight});
+  }
+  return sources;
+}
+
 // Returns the rate of all ranks together in the best of a few short rounds: other work on the machine only
 // ever makes a peak look lower than it is, and every start waits for the rounds.
 Result<double> measure_peak(Group& group, Device& device, const Worker& worker) {
@@ -250,6 +260,9 @@ void RunJournal::begin_epoch(Worker& worker, RecoveryInventory& known, double ra
   if (writes && known.log_opened != true)
     newest_step_ = std::max(newest_step_, newest_logged_step(env(), paths()));
   if (writes && !std::exchange(gap_noted_, true)) note_gap(step);
+  if (!source_counts_.has_value()) source_counts_.emplace(worker.data().order(setup_.config.run.seed));
+  // This may take seconds, which the deadline of a step does not have.
+  if (writes) source_counts_->used_before(worker.state().data_cursor, worker.state().left_out);
   progress_ = std::make_unique<Progress>(
       env(), *queue_,
       Progress::Setup{
@@ -265,8 +278,9 @@ void RunJournal::begin_epoch(Worker& worker, RecoveryInventory& known, double ra
           .faults = faults.specification(),
           .device_plan = worker.state_view().device_plan,
           .cost = setup_.config.cost,
-          .first_step = step,
-          .first_tokens = worker.state().data_cursor * static_cast<std::uint64_t>(sequence_length),
+          .tokens_per_sample = static_cast<std::uint64_t>(sequence_length),
+          .sources = sources_of(setup_.config, worker.data()),
+          .source_counts = &*source_counts_,
           .write_hardware_record = [this] { write_hardware_record(); },
           .post = [this](std::function<void()> writing) { post(std::move(writing)); }},
       group_.leads() ? Progress::Role::speaks
@@ -470,7 +484,7 @@ void RunJournal::record_end(const RunEnd& end, std::uint64_t step, Worker* worke
   }
   if (progress_ != nullptr && worker != nullptr)
     complain(progress_->finished(status, worker->reduction().counts(), worker->parameter_gather().counts(),
-                                 worker->rank().links.traffic()));
+                                 worker->rank().links.traffic(), worker->state()));
   if (progress_ == nullptr && end.code != ExitCode::done) return;
   const Result<std::string> summary = write_report(env(), paths());
   complain(outcome_of(summary));

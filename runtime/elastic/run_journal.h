@@ -111,6 +111,7 @@ class RunJournal {
   bool listening_failed_ = false;          // which has been said
   std::unique_ptr<Notifier> notifier_;     // on the rank that leads; null where a launcher tells, or nobody
   std::unique_ptr<SampleLog> samples_;
+  std::optional<SourceCounts> source_counts_;  // outlives the epochs, so that none begins to count anew
   std::unique_ptr<Progress> progress_;
   bool gap_noted_ = false;  // this rank writes the log, and has told what was lost with the writer before
   std::uint64_t newest_step_ = 0;        // newest step with a line in the log

@@ -147,9 +147,13 @@ Json MetricsBook::state() const {
     families[name] = {
         {"counts", family.type == Type::counter}, {"help", family.help}, {"values", std::move(values)}};
   }
+  Json sources = Json::array();
+  for (const EventSource& source : sources_)
+    sources.push_back({{"path", source.path}, {"samples", source.samples}, {"weight", source.weight}});
   return {{"version", state_version},
           {"run", run_},
           {"families", std::move(families)},
+          {"sources", std::move(sources)},
           {"incidents", incidents_->state()}};
 }
 
@@ -160,6 +164,9 @@ bool MetricsBook::knows(const Json& state) {
 void MetricsBook::begin_from(const Json& state) {
   begin_anew();
   run_ = text_of(state, "run");
+  sources_.clear();
+  if (const auto sources = state.find("sources"); sources != state.end())
+    read_event_field(*sources, sources_);
   const auto families = state.find("families");
   if (families == state.end() || !families->is_object()) return;
   for (const JsonMember& each : families->items()) {
@@ -252,6 +259,7 @@ void MetricsBook::put_derived(const std::string& name, const Json& event) {
     put(families_, "holdfast_steps_again", Type::counter, "Of them, steps that an earlier event has, too", "",
         again != event.end() && again->is_boolean() && again->get<bool>() ? 1 : 0);
   }
+  if (const auto step = event_as<StepEvent>(event)) take_sources(*step);
   const auto finish = event_as<FinishEvent>(event);
   const bool is_over =
       finish.has_value() && finish->state != FinishEvent::failed && finish->reason != another_start_reason;
@@ -268,10 +276,32 @@ void MetricsBook::put_derived(const std::string& name, const Json& event) {
 
 void MetricsBook::take_start(const Json& event) {
   run_ = text_of(event, "run");
+  sources_.clear();
+  if (const auto sources = event.find(field_name(&StartEvent::sources)); sources != event.end())
+    read_event_field(*sources, sources_);
   Family& info = family_of(families_, "holdfast_run_info", Type::gauge,
                            "What the newest start of the run is; the value is 1");
   info.values = {
       {text_of_labels({{"device", text_of(event, "device")}, {"exchange", text_of(event, "exchange")}}), 1}};
+}
+
+// Puts what the run has used of its sources. Paths may change with a start, which leaves no series behind.
+void MetricsBook::take_sources(const StepEvent& step) {
+  if (sources_.empty()) return;  // of an earlier program
+  Family& samples = family_of(families_, "holdfast_source_samples", Type::gauge,
+                              "Samples of a source of the data that the run has used");
+  Family& tokens = family_of(families_, "holdfast_source_tokens", Type::gauge, "Tokens of these samples");
+  Family& epochs = family_of(families_, "holdfast_source_epochs", Type::gauge,
+                             "How often the run has used the samples of a source, on average");
+  for (Family* family : {&samples, &tokens, &epochs}) family->values.clear();
+  const std::vector<std::uint64_t> used = step.source_samples.value_or(std::vector<std::uint64_t>());
+  const std::vector<SourceUse> uses = uses_of(sources_, used, step.tokens);
+  for (std::size_t i = 0; i < std::min(uses.size(), series_max); ++i) {
+    const std::string labels = text_of_labels({{"source", std::to_string(i)}, {"path", uses[i].path}});
+    samples.values[labels] = static_cast<double>(uses[i].samples);
+    tokens.values[labels] = static_cast<double>(uses[i].tokens);
+    epochs.values[labels] = uses[i].epochs;
+  }
 }
 
 // A recovery by the launcher is followed by a start, which has them.

@@ -7,6 +7,7 @@
 //   holdfast_checkpoint_stall_seconds_total          all of them added up
 //   holdfast_events_total{kind="checkpoint"}         how many there were
 //   holdfast_goodput_ratio, holdfast_time_seconds{use="restart"}
+//   holdfast_source_tokens{source="0",path="a.bin"}  what of a source of the data was used
 //
 // Counters are of all events taken, and of those that a book had taken whose state() this one goes on from. A step that is computed again counts again
 // in holdfast_steps_total, and in holdfast_steps_again_total.
@@ -67,6 +68,7 @@ class MetricsBook {
   void put_derived(const std::string& name, const Json& event);
   void take_start(const Json& event);
   void take_armed(const Json& event);
+  void take_sources(const StepEvent& step);
   void take_hosts(const Json& event);
   void put_money(Families& all) const;
 
@@ -74,6 +76,7 @@ class MetricsBook {
       run_;  // its id: a label of all metrics, so that those of several runs can lie beside each other
   std::map<std::string, Kind, std::less<>> kinds_;
   Families families_;
+  std::vector<EventSource> sources_;  // of the newest start
   std::unique_ptr<IncidentReader> incidents_;
 };
 

@@ -17,7 +17,7 @@
 #include "runtime/report/report_page.h"
 #include "runtime/report/report_sections.h"
 #include "runtime/report/timeline_operations.h"
-#include "runtime/run/event.h"
+#include "runtime/run/event_reading.h"
 #include "runtime/run/run_history.h"
 
 namespace holdfast::report {
@@ -255,6 +255,21 @@ std::string small_charts(const RunHistory& history) {
   return text + "</div>\n";
 }
 
+// Returns a card with what was used of each source of the data; empty where it is not known.
+std::string data_section(const RunHistory& history) {
+  const std::vector<SourceUse> uses = uses_of(history.sources, history.source_samples, history.tokens);
+  if (uses.empty()) return "";
+  std::string rows = fmt::format("<tr><th>source</th>{}{}{}{}</tr>\n", number_head("samples"),
+                                 number_head("tokens"), number_head("epochs"), number_head("share"));
+  const auto tokens = static_cast<double>(std::max<std::uint64_t>(history.tokens, 1));
+  for (const SourceUse& use : uses)
+    rows += fmt::format("<tr><td>{}</td>{}{}{}{}</tr>\n", escape_html(use.path),
+                        number_cell(grouped(use.samples)), number_cell(grouped(use.tokens)),
+                        number_cell(fmt::format("{:.2f}", use.epochs)),
+                        number_cell(percent(static_cast<double>(use.tokens) / tokens)));
+  return card("Data", "used by the steps that count", "", table(rows));
+}
+
 std::string events_section(const RunHistory& history) {
   if (history.events.empty()) return "";
   const std::size_t count = std::min(history.events.size(), events_shown);
@@ -300,7 +315,7 @@ std::string page(const ReportContent& content) {
   StragglerLog stragglers;
   for (const StragglerEvent& each : history.stragglers) stragglers.take(each);
   text += ranks_section(stragglers, content.rank_times);
-  text += small_charts(history) + events_section(history);
+  text += small_charts(history) + data_section(history) + events_section(history);
   text += config_section(content.config_text);
   if (!history.run_id.empty()) text += fmt::format("<p>Run {}</p>\n", escape_html(history.run_id));
   return html_page(name, fmt::format("{}{}{}", fault_style, numbers_style, ranks_style), text);
@@ -316,6 +331,11 @@ Report make_report(Env& env, const RunPaths& paths, RunHistory history) {
   };
   add("cost", money_sentence(content.history.ledger.rank_times_us, content.history.ledger.price));
   add("numbers", summary_of(content.history.numbers));
+  if (content.history.sources.size() > 1) {
+    for (const SourceUse& use :
+         uses_of(content.history.sources, content.history.source_samples, content.history.tokens))
+      add("source", text_of(use));
+  }
   return Report{.page = page(content), .summary = std::move(summary)};
 }
 

@@ -19,7 +19,8 @@ struct Report {
 Report make_report(Env& env, const RunPaths& paths, RunHistory history);
 
 // Replaces the report; may be called while the run goes on. Returns a line on the run's faults
-// (incident_log.h), one on what it cost, where its price is known, and one on its verdicts (numbers_log.h); empty without all of them. ExitCode::config when there is no event log.
+// (incident_log.h), one on what it cost, where its price is known, one on its verdicts (numbers_log.h), and one
+// on each source of the data, where there are several; empty without all of them. ExitCode::config when there is no event log.
 Result<std::string> write_report(Env& env, const RunPaths& paths);
 
 }  // namespace holdfast::report

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -44,6 +45,33 @@ struct EventKernel {
   std::string op = {}, name = {}, why = {};
 };
 
+// A source of the data, in the order of data.sources.
+struct EventSource {
+  std::string path = {};
+  std::uint64_t samples = 0;  // that training has, once through
+  double weight = 0.0;        // 0: the sources have no weights
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("path", self.path);
+    visit("samples", self.samples);
+    visit("weight", self.weight);
+  }
+};
+
+// What the steps of a run have used of a source.
+struct SourceUse {
+  std::string path = {};
+  std::uint64_t samples = 0, tokens = 0;
+  double epochs = 0.0;
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("path", self.path);
+    visit("samples", self.samples);
+    visit("tokens", self.tokens);
+    visit("epochs", self.epochs);
+  }
+};
+
 inline constexpr double no_number = std::numeric_limits<double>::quiet_NaN();
 
 struct StartEvent {
@@ -71,6 +99,7 @@ struct StartEvent {
   std::optional<std::string> cost_currency = {};
   std::optional<std::string> faults = {};
   std::optional<std::string> schema = {};
+  std::optional<std::vector<EventSource>> sources = {};
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("run", self.run, "", "Id of the run");
@@ -103,6 +132,9 @@ struct StartEvent {
     visit("cost_currency", self.cost_currency, "", "cost.currency; with a price");
     visit("faults", self.faults, "", "HOLDFAST_FAULTS, by which a run is made to fail; where it is set");
     visit("schema", self.schema, "", "Version of these kinds and fields; not in lines of before 1.0");
+    visit("sources", self.sources, "",
+          "data.sources: path, samples that training has once through, and weight of each; not in lines of "
+          "earlier programs");
   }
 };
 
@@ -119,6 +151,7 @@ struct StepEvent {
   std::optional<double> compute_ms = {}, waited_ms = {}, data_ms = {};
   std::optional<double> save_ms = {}, stall_ms = {}, again_ms = {};
   std::optional<bool> recomputed = {};
+  std::optional<std::vector<std::uint64_t>> source_samples = {};
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("step", self.step, "",
@@ -127,7 +160,8 @@ struct StepEvent {
     visit("loss", self.loss, "", "Mean loss of the step's targets");
     visit("grad_norm", self.grad_norm, "", "Norm of all gradients, before clipping");
     visit("learning_rate", self.learning_rate, "", "Learning rate of the update");
-    visit("tokens", self.tokens, "", "Tokens that the run has seen with this step");
+    visit("tokens", self.tokens, "",
+          "Tokens that the run has used with this step, without those that a roll-back has left out");
     visit("step_duration_ms", self.step_duration_ms, "ms", "Time of the step");
     visit("tokens_per_sec", self.tokens_per_sec, "tokens/s", "Tokens of the step by its time");
     visit("data_digest", self.data_digest, "", "Digest of the ids of all samples used so far, in order");
@@ -154,6 +188,9 @@ struct StepEvent {
     visit("recomputed", self.recomputed, "",
           "true: an earlier line of the log has this step, too, which is computed again after a resume or a "
           "recovery; absent otherwise");
+    visit("source_samples", self.source_samples, "",
+          "Samples that the run has used of each source with this step, in the order of data.sources "
+          "(docs/data.md#mixes); where they can be counted");
   }
 };
 
@@ -615,6 +652,7 @@ struct FinishEvent {
   std::uint64_t pipeline_bytes_sent = 0, pipeline_bytes_received = 0;
   std::uint64_t tensor_bytes_sent = 0, tensor_bytes_received = 0;
   std::string reason = {};
+  std::optional<std::vector<SourceUse>> sources = {};
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("state", self.state, "", "finished, saved or failed");
@@ -650,6 +688,9 @@ struct FinishEvent {
     visit("tensor_bytes_sent", self.tensor_bytes_sent, "bytes", "Between tensor-parallel ranks");
     visit("tensor_bytes_received", self.tensor_bytes_received, "bytes", "Between tensor-parallel ranks");
     visit("reason", self.reason, "", "Sentence: how it ended");
+    visit(
+        "sources", self.sources, "",
+        "What the steps have used of each source: path, samples, tokens and epochs; where it can be counted");
   }
 };
 
@@ -658,6 +699,10 @@ using EventKinds =
     std::tuple<StartEvent, StepEvent, EvaluationEvent, KernelShadowEvent, SnapshotEvent, CheckpointEvent,
                UploadEvent, IntervalEvent, FailureCostEvent, FaultEvent, RecoveryEvent, VerdictEvent,
                StragglerEvent, HealthEvent, DrainEvent, ExcludeEvent, GapEvent, FinishEvent>;
+
+// What fields that are lists have beside counts.
+template <typename T>
+concept EventRecord = std::same_as<T, EventSource> || std::same_as<T, SourceUse>;
 
 template <typename E>
 concept Event = requires(const E& event) {

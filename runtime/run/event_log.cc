@@ -139,6 +139,28 @@ EventLine& EventLine::end_object() {
   return *this;
 }
 
+EventLine& EventLine::list(std::string_view name) {
+  append_name(text_, name);
+  text_ += '[';
+  return *this;
+}
+
+EventLine& EventLine::element() {
+  if (text_.back() != '[') text_ += ',';
+  text_ += '{';
+  return *this;
+}
+
+EventLine& EventLine::element(std::uint64_t value) {
+  fmt::format_to(std::back_inserter(text_), "{}{}", text_.back() == '[' ? "" : ",", value);
+  return *this;
+}
+
+EventLine& EventLine::end_list() {
+  text_ += ']';
+  return *this;
+}
+
 std::string_view EventLine::end() {
   text_ += '}';
   return text_;
@@ -149,6 +171,12 @@ void put_event_field(std::string_view name, const std::vector<EventKernel>& valu
   for (const EventKernel& kernel : value)
     line.object(kernel.op).field("name", kernel.name).field("why", kernel.why).end_object();
   line.end_object();
+}
+
+void put_event_field(std::string_view name, const std::vector<std::uint64_t>& value, EventLine& line) {
+  line.list(name);
+  for (const std::uint64_t each : value) line.element(each);
+  line.end_list();
 }
 
 EventLog::EventLog(Env& env, const std::string& path, std::uint64_t rotate_bytes,

@@ -41,6 +41,10 @@ class EventLine {
   EventLine& counts(std::string_view name, const std::map<std::string, int>& counts);  // an object
   EventLine& object(std::string_view name);  // the fields up to end_object() are inside it
   EventLine& end_object();
+  EventLine& list(std::string_view name);  // the elements up to end_list() are inside it
+  EventLine& element();                    // an object, as object()
+  EventLine& element(std::uint64_t value);
+  EventLine& end_list();
   std::string_view end();  // closes the object; valid until the next begin()
 
  private:
@@ -68,6 +72,18 @@ inline void put_event_field(std::string_view name, const std::map<std::string, s
   line.end_object();
 }
 void put_event_field(std::string_view name, const std::vector<EventKernel>& value, EventLine& line);
+void put_event_field(std::string_view name, const std::vector<std::uint64_t>& value, EventLine& line);
+template <EventRecord T>
+void put_event_field(std::string_view name, const std::vector<T>& value, EventLine& line) {
+  line.list(name);
+  for (const T& each : value) {
+    line.element();
+    T::visit_fields(each,
+                    [&line](std::string_view key, const auto& field) { put_event_field(key, field, line); });
+    line.end_object();
+  }
+  line.end_list();
+}
 inline void put_event_field(std::string_view name, const std::variant<double, std::int64_t>& value,
                             EventLine& line) {
   std::visit([&](auto number) { line.field(name, number); }, value);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <concepts>
+#include <numeric>
 
 namespace holdfast::run {
 
@@ -104,6 +105,13 @@ bool read_event_field(const Json& value, std::vector<EventKernel>& field) {
   return true;
 }
 
+bool read_event_field(const Json& value, std::vector<std::uint64_t>& field) {
+  if (!value.is_array()) return false;
+  field.clear();
+  for (const Json& each : value) read_event_field(each, field.emplace_back());
+  return true;
+}
+
 bool read_event_field(const Json& value, std::variant<double, std::int64_t>& field) {
   if (value.is_number_float()) {
     field = value.get<double>();
@@ -113,6 +121,26 @@ bool read_event_field(const Json& value, std::variant<double, std::int64_t>& fie
   if (!read_event_field(value, whole)) return false;
   field = whole;
   return true;
+}
+
+std::vector<SourceUse> uses_of(const std::vector<EventSource>& sources,
+                               std::span<const std::uint64_t> samples, std::uint64_t tokens) {
+  std::vector<SourceUse> uses;
+  if (sources.size() != samples.size()) return uses;
+  const std::uint64_t all = std::accumulate(samples.begin(), samples.end(), std::uint64_t{0});
+  const std::uint64_t tokens_per_sample = tokens / std::max<std::uint64_t>(all, 1);
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    uses.push_back(
+        {.path = sources[i].path, .samples = samples[i], .tokens = samples[i] * tokens_per_sample});
+    if (sources[i].samples > 0)
+      uses.back().epochs = static_cast<double>(samples[i]) / static_cast<double>(sources[i].samples);
+  }
+  return uses;
+}
+
+std::string text_of(const SourceUse& use) {
+  return fmt::format("{}: {} samples, {} tokens, {:.2f} epochs", use.path, use.samples, use.tokens,
+                     use.epochs);
 }
 
 namespace {
@@ -129,6 +157,10 @@ struct FieldTraits {
       return "number";
     } else if constexpr (std::same_as<T, std::string> || std::same_as<T, Digest>) {
       return "text";
+    } else if constexpr (std::same_as<T, std::vector<std::uint64_t>> ||
+                         std::same_as<T, std::vector<EventSource>> ||
+                         std::same_as<T, std::vector<SourceUse>>) {
+      return "list";
     } else {
       return "object";
     }

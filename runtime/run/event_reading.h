@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -42,6 +43,7 @@ bool read_event_field(const Json& value, Digest& field);
 bool read_event_field(const Json& value, std::map<std::string, int>& field);
 bool read_event_field(const Json& value, std::map<std::string, std::string>& field);
 bool read_event_field(const Json& value, std::vector<EventKernel>& field);
+bool read_event_field(const Json& value, std::vector<std::uint64_t>& field);
 bool read_event_field(const Json& value, std::variant<double, std::int64_t>& field);
 // Integers in events are never negative. One that is too large becomes half the largest of a signed type, so
 // that differences and sums of two times hold.
@@ -51,6 +53,18 @@ bool read_event_field(const Json& value, T& field) {
   constexpr auto largest = static_cast<std::uint64_t>(std::numeric_limits<T>::max());
   field =
       static_cast<T>(std::min(value.get<std::uint64_t>(), std::is_signed_v<T> ? largest / 2 + 1 : largest));
+  return true;
+}
+template <EventRecord T>
+bool read_event_field(const Json& value, std::vector<T>& field) {
+  if (!value.is_array()) return false;
+  field.clear();
+  for (const Json& each : value) {
+    T::visit_fields(field.emplace_back(), [&each](std::string_view name, auto& member) {
+      const JsonIterator found = each.find(name);
+      if (found != each.end()) read_event_field(*found, member);
+    });
+  }
   return true;
 }
 template <typename T>
@@ -78,11 +92,19 @@ std::optional<E> event_as(const Json& json, E otherwise = {}) {
   return otherwise;
 }
 
+// Returns what steps have used of the sources of a start. `samples`: StepEvent::source_samples; `tokens`: of all of them.
+// Empty where the samples are not known, or are of other sources.
+std::vector<SourceUse> uses_of(const std::vector<EventSource>& sources,
+                               std::span<const std::uint64_t> samples, std::uint64_t tokens);
+// "a.txt: 1234 samples, 78976 tokens, 0.41 epochs"
+std::string text_of(const SourceUse& use);
+
 // The schema of the events of a run's log, for people and tests: made from the structs of event.h. The tests
 // of whole runs compare the logs that they find with its page, docs/events.md.
 struct EventField {
   std::string_view name;
-  std::string_view type;  // "integer", "number" (null where it is not finite), "text", "boolean", "object"
+  std::string_view
+      type;  // "integer", "number" (null where it is not finite), "text", "boolean", "object", "list"
   std::string_view unit;  // empty: none, or the name says it
   std::string_view meaning;
   bool always = true;  // false: not in every event of the kind; the meaning says when

@@ -118,6 +118,7 @@ class HistoryReader {
     if (start.parameters > 0) history_.parameters = start.parameters;
     if (start.ranks > 0) history_.ranks = static_cast<std::uint64_t>(start.ranks);
     if (start.steps > 0) history_.planned_steps = static_cast<std::uint64_t>(start.steps);
+    history_.sources = start.sources.value_or(std::vector<EventSource>());
   }
 
   // A clock that was set back adds nothing.
@@ -130,6 +131,7 @@ class HistoryReader {
 
   void read_step(const StepEvent& step) {
     history_.tokens = step.tokens;
+    history_.source_samples = step.source_samples.value_or(std::vector<std::uint64_t>());
     steps_[last_step_] = {.step = last_step_,
                           .loss = step.loss,
                           .grad_norm = step.grad_norm,

@@ -10,6 +10,7 @@
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 #include "runtime/os/line_thread.h"
+#include "runtime/run/event.h"
 #include "runtime/run/incident_log.h"
 #include "runtime/run/log_reader.h"
 #include "runtime/run/numbers_log.h"
@@ -42,10 +43,12 @@ struct RunHistory {
   std::uint64_t parameters = 0;
   std::uint64_t ranks = 0;  // of the last start
   std::uint64_t planned_steps = 0;
-  std::uint64_t tokens = 0;      // at the last step
-  std::int64_t running_us = 0;   // from each start to its last event, added up
-  std::int64_t failures = 0;     // starts that died or failed, but the last; recoveries
-  bool start_under_way = false;  // the last start has not recorded its end
+  std::uint64_t tokens = 0;                   // at the last step
+  std::vector<EventSource> sources;           // of the last start
+  std::vector<std::uint64_t> source_samples;  // at the last step
+  std::int64_t running_us = 0;                // from each start to its last event, added up
+  std::int64_t failures = 0;                  // starts that died or failed, but the last; recoveries
+  bool start_under_way = false;               // the last start has not recorded its end
   std::vector<StepRecord>
       steps;  // ascending; of a step that was computed again, the last; a start forgets what lies behind it
   std::vector<HeldOutRecord> held_out;  // likewise

@@ -111,6 +111,7 @@ void take_step(const StepEvent& event, RunSummary& run) {
   if (!run.recent.empty() && event.step != run.recent.back().step + 1) run.recent.clear();
   run.recent.push_back(*run.newest);
   if (run.recent.size() > RunSummary::paced_steps) run.recent.pop_front();
+  run.source_samples = event.source_samples.value_or(std::vector<std::uint64_t>());
   if (run.first_step_us == 0) run.first_step_us = event.time_us;
   const bool is_early = event.time_us - run.first_step_us < first_hour_us && run.early_ms.size() < early_max;
   if (is_early && std::isfinite(event.step_duration_ms)) run.early_ms.push_back(event.step_duration_ms);
@@ -140,6 +141,7 @@ void RunSummary::take(const Json& json) {
     if (start->hosts.has_value()) hosts = *start->hosts;
     armed = start->armed.value_or(std::map<std::string, std::string>());
     unarmed = start->unarmed.value_or(std::map<std::string, std::string>());
+    sources = start->sources.value_or(std::vector<EventSource>());
   }
   if (const auto recovery = event_as(json, RecoveryEvent{.ranks_after = ranks})) {
     ++recoveries;
@@ -227,6 +229,8 @@ std::string to_text(const RunSummary& run, std::int64_t now_us) {
                         run.steps == 0 ? "" : fmt::format(" of {}", run.steps), loss, step.tokens_per_second,
                         ago(step.time_us, now_us));
     text += rate_line(run);
+    for (const SourceUse& use : uses_of(run.sources, run.source_samples, step.tokens))
+      text += fmt::format("source    {}\n", text_of(use));
   }
   std::string where;
   for (const auto& [host, count] : run.hosts) where += fmt::format(", {} {}", host, count);
@@ -368,6 +372,9 @@ Json to_json(const RunSummary& run) {
     json["tokens_per_sec"] = run.newest->tokens_per_second;
     json["step_time_us"] = run.newest->time_us;
     put_rates(run, json);
+    for (const SourceUse& use : uses_of(run.sources, run.source_samples, run.newest->tokens))
+      json["sources"].push_back(
+          {{"path", use.path}, {"samples", use.samples}, {"tokens", use.tokens}, {"epochs", use.epochs}});
   }
   if (run.free_bytes.has_value()) json["free_bytes"] = *run.free_bytes;
   if (!run.hosts.empty()) json["hosts"] = Json(run.hosts);

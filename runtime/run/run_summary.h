@@ -104,6 +104,8 @@ struct RunSummary {
   int ranks = 0;
   std::map<std::string, int> hosts = {};                        // ranks of each
   std::map<std::string, std::string> armed = {}, unarmed = {};  // StartEvent, RecoveryEvent
+  std::vector<EventSource> sources = {};                        // StartEvent
+  std::vector<std::uint64_t> source_samples = {};               // of the newest step
   std::optional<Step> newest = {};
   std::optional<SavedStep> checkpoint = {}, snapshot = {};
   std::optional<FailureCost> cost = {};

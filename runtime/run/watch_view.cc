@@ -10,6 +10,7 @@
 #include "runtime/core/median.h"
 #include "runtime/core/units.h"
 #include "runtime/os/foreign_text.h"
+#include "runtime/run/hardware_record.h"
 #include "runtime/run/run_directory.h"
 
 namespace holdfast::run {

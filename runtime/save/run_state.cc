@@ -39,24 +39,64 @@ std::string jumps_to_text(std::span<const DataJump> jumps) {
   return fmt::format("{}", fmt::join(texts, ","));
 }
 
-// Parses such a text; nothing if it is another kind of text.
-std::optional<std::vector<DataJump>> jumps_from_text(std::string_view text) {
-  std::vector<DataJump> jumps;
+// Parses groups of so many numbers with colons in them and commas between them; nothing if it is another kind of text.
+template <std::size_t count>
+std::optional<std::vector<std::array<std::uint64_t, count>>> groups_from_text(std::string_view text) {
+  std::vector<std::array<std::uint64_t, count>> groups;
   while (!text.empty()) {
     std::string_view one = text.substr(0, text.find(','));
     text.remove_prefix(std::min(text.size(), one.size() + 1));
-    std::array<std::uint64_t, 3> numbers{};
-    for (std::uint64_t& number : numbers) {
+    for (std::uint64_t& number : groups.emplace_back()) {
       const std::string_view digits = one.substr(0, one.find(':'));
       one.remove_prefix(std::min(one.size(), digits.size() + 1));
       const std::optional<std::uint64_t> read = number_of(digits);
       if (!read.has_value()) return {};
       number = *read;
     }
-    if (!one.empty() || (!jumps.empty() && jumps.back().at_step >= numbers[0])) return {};
-    jumps.push_back({.at_step = numbers[0], .data_cursor = numbers[1], .times = numbers[2]});
+    if (!one.empty()) return {};
+  }
+  return groups;
+}
+
+std::optional<std::vector<DataJump>> jumps_from_text(std::string_view text) {
+  const auto groups = groups_from_text<3>(text);
+  if (!groups.has_value()) return {};
+  std::vector<DataJump> jumps;
+  for (const auto& [at_step, data_cursor, times] : *groups) {
+    if (!jumps.empty() && jumps.back().at_step >= at_step) return {};
+    jumps.push_back({.at_step = at_step, .data_cursor = data_cursor, .times = times});
   }
   return jumps;
+}
+
+// Formats ranges as "BEGIN:END", separated by commas.
+std::string ranges_to_text(std::span<const PositionRange> ranges) {
+  std::vector<std::string> texts;
+  for (const PositionRange& range : ranges) texts.push_back(fmt::format("{}:{}", range.begin, range.end));
+  return fmt::format("{}", fmt::join(texts, ","));
+}
+
+// Parses such a text, of ranges below `cursor`.
+std::optional<std::vector<PositionRange>> ranges_from_text(std::string_view text, std::uint64_t cursor) {
+  const auto groups = groups_from_text<2>(text);
+  if (!groups.has_value()) return {};
+  std::vector<PositionRange> ranges;
+  for (const auto& [begin, end] : *groups) {
+    if (begin >= end || end > cursor || (!ranges.empty() && begin <= ranges.back().end)) return {};
+    ranges.push_back({.begin = begin, .end = end});
+  }
+  return ranges;
+}
+
+// Notes that the samples from the state's cursor to `end` are not used. A state that was saved after an earlier jump at
+// its step has the first of them behind it.
+void leave_out(RunState& state, std::uint64_t end) {
+  if (end <= state.data_cursor) return;
+  if (!state.left_out.empty() && state.left_out.back().end == state.data_cursor) {
+    state.left_out.back().end = end;
+  } else {
+    state.left_out.push_back({.begin = state.data_cursor, .end = end});
+  }
 }
 
 }  // namespace
@@ -64,8 +104,15 @@ std::optional<std::vector<DataJump>> jumps_from_text(std::string_view text) {
 bool take_jump(RunState& state) {
   const auto jump = std::ranges::find(state.jumps, state.step, &DataJump::at_step);
   if (jump == state.jumps.end()) return false;
+  leave_out(state, jump->data_cursor);
   state.data_cursor = jump->data_cursor;
   return true;
+}
+
+std::uint64_t used_samples(const RunState& state) {
+  std::uint64_t left_out = 0;
+  for (const PositionRange& range : state.left_out) left_out += range.end - range.begin;
+  return state.data_cursor - left_out;
 }
 
 std::uint64_t rollbacks_before(const RunState& state, std::uint64_t step) {
@@ -85,6 +132,7 @@ void put_state(const RunState& state, Manifest& manifest) {
   manifest.values["data_fingerprint"] = to_hex(state.data_fingerprint);
   manifest.values[numbers_key] = state.numbers.text();
   if (!state.jumps.empty()) manifest.values[jumps_key] = jumps_to_text(state.jumps);
+  if (!state.left_out.empty()) manifest.values[left_out_key] = ranges_to_text(state.left_out);
   if (state.audited_step > 0) manifest.values[audited_step_key] = std::to_string(state.audited_step);
 }
 
@@ -109,6 +157,11 @@ Result<RunState> take_state(const Manifest& manifest, const std::string& place) 
     std::optional<std::vector<DataJump>> jumps = jumps_from_text(text->second);
     if (!jumps.has_value()) return missing(place, jumps_key);
     state.jumps = std::move(*jumps);
+  }
+  if (const auto text = manifest.values.find(left_out_key); text != manifest.values.end()) {
+    std::optional<std::vector<PositionRange>> ranges = ranges_from_text(text->second, state.data_cursor);
+    if (!ranges.has_value()) return missing(place, left_out_key);
+    state.left_out = std::move(*ranges);
   }
   if (const auto text = manifest.values.find(audited_step_key); text != manifest.values.end()) {
     const std::optional<std::uint64_t> step = number_of(text->second);

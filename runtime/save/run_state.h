@@ -12,6 +12,7 @@
 #include "checkpoint/manifest.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/result.h"
+#include "runtime/data/sample_order.h"
 #include "runtime/integrity/numbers_history.h"
 
 namespace holdfast::save {
@@ -29,6 +30,9 @@ struct RunState {
   // Batches that were left out, in ascending order. Those at a later step are still to come: the state is older
   // than the step that a verdict took the run back to.
   std::vector<DataJump> jumps = {};
+  // Positions of the data below data_cursor that jumps have left out, ascending. States that were saved before they were
+  // kept have none.
+  std::vector<PositionRange> left_out = {};
   // Newest step at which all replicas had taken part in a lane audit that agreed, by what this rank knows; 0:
   // none. Not the same in other layouts.
   std::uint64_t audited_step = 0;
@@ -37,16 +41,19 @@ struct RunState {
   std::optional<std::uint64_t> first_step = {}, verified_step = {};
 };
 
-// Goes on in the data where the jump at the state's step says. Returns whether there is one: a loader that
-// has begun reads on from the wrong place.
+// Goes on in the data where the jump at the state's step says, and notes what that leaves out. Returns whether there is
+// one: a loader that has begun reads on from the wrong place.
 bool take_jump(RunState& state);
+
+// Returns the samples that the steps of the state have used: those below its cursor that were not left out.
+std::uint64_t used_samples(const RunState& state);
 
 // Returns how many roll-backs left out batches before step `step`, by what the state knows.
 std::uint64_t rollbacks_before(const RunState& state, std::uint64_t step);
 
 // Keys of a manifest's values.
 inline constexpr const char *numbers_key = "numbers", *jumps_key = "data_jumps",
-                            *audited_step_key = "audited_step";
+                            *left_out_key = "data_left_out", *audited_step_key = "audited_step";
 // Key of step lines that manifests of older programs hold, and that nothing reads.
 inline constexpr const char* unused_steps_key = "recent_steps";
 

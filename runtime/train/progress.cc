@@ -10,6 +10,7 @@
 #include "runtime/integrity/verdict_policy.h"
 #include "runtime/os/console.h"
 #include "runtime/rank/kernel_choice.h"
+#include "runtime/run/event_reading.h"
 #include "runtime/run/failure_record.h"
 
 namespace holdfast::train {
@@ -98,6 +99,7 @@ Result<void> Progress::started(std::uint64_t parameters, int ranks, const std::m
   if (!processors.empty()) event.processors = processors;
   if (!setup_.faults.empty()) event.faults = setup_.faults;
   event.schema = event_schema_version;
+  if (!setup_.sources.empty()) event.sources = setup_.sources;
   if (!resumed_from.empty()) {
     event.resumed_from_step = {state.step};
     event.resumed_from = resumed_from;
@@ -134,7 +136,16 @@ bool Progress::is_shown(std::uint64_t step) {
   return true;
 }
 
-void Progress::stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns,
+// Counts the samples of each source that the steps up to a state have used. Returns false where that is not known.
+bool Progress::count_sources(const RunState& state) {
+  if (setup_.source_counts == nullptr) return false;
+  const std::span<const std::uint64_t> used =
+      setup_.source_counts->used_before(state.data_cursor, state.left_out);
+  source_samples_.assign(used.begin(), used.end());
+  return !used.empty();
+}
+
+void Progress::stepped(const StepOutcome& outcome, const RunState& state, std::int64_t duration_ns,
                        const StepSpending& spending) {
   if (!writes_) return;
   const double duration_ms = milliseconds(duration_ns);
@@ -148,14 +159,16 @@ void Progress::stepped(const StepOutcome& outcome, const Digest& data_digest, st
                   .loss = outcome.loss,
                   .grad_norm = outcome.grad_norm,
                   .learning_rate = outcome.learning_rate,
-                  .tokens = setup_.first_tokens + (outcome.step - setup_.first_step) * setup_.tokens_per_step,
+                  .tokens = used_samples(state) * setup_.tokens_per_sample,
                   .step_duration_ms = duration_ms,
                   .tokens_per_sec = tokens_per_sec,
-                  .data_digest = data_digest};
+                  .data_digest = state.data_digest};
   if (setup_.peak_flops > 0.0) event.mfu = setup_.flops_per_token * tokens_per_sec / setup_.peak_flops;
   put_spending(outcome, spending, event);
   if (outcome.step <= setup_.logged_step) event.recomputed = true;
+  if (count_sources(state)) event.source_samples = std::move(source_samples_);
   log_->write(event);
+  if (event.source_samples.has_value()) source_samples_ = *std::move(event.source_samples);
   if (recovery_.has_value()) recovered();
   compare_with_peak(setup_.flops_per_token * tokens_per_sec);
   if (is_shown(outcome.step)) say(console_line(outcome, duration_ms, tokens_per_sec));
@@ -474,10 +487,14 @@ void Progress::recovered() {
 }
 
 Result<void> Progress::finished(const RunStatus& status, const LaneReductionCounts& gradients,
-                                const ParameterGatherCounts& parameters, const AxisTraffic& traffic) {
+                                const ParameterGatherCounts& parameters, const AxisTraffic& traffic,
+                                const RunState& state) {
   if (!writes_) return {};
   // Ranks that were asked to stop during a recovery have saved their state without making another step.
   if (recovery_.has_value() && status.state != "failed") recovered();
+  std::optional<std::vector<SourceUse>> sources;
+  if (count_sources(state))
+    sources = uses_of(setup_.sources, source_samples_, used_samples(state) * setup_.tokens_per_sample);
   const Traffic &control = traffic.of(Axis::control), &data = traffic.of(Axis::data),
                 &pipeline = traffic.of(Axis::pipeline), &tensor = traffic.of(Axis::tensor);
   return log_->insist(
@@ -506,7 +523,8 @@ Result<void> Progress::finished(const RunStatus& status, const LaneReductionCoun
                   .pipeline_bytes_received = pipeline.bytes_received,
                   .tensor_bytes_sent = tensor.bytes_sent,
                   .tensor_bytes_received = tensor.bytes_received,
-                  .reason = status.reason});
+                  .reason = status.reason,
+                  .sources = std::move(sources)});
 }
 
 }  // namespace holdfast::train

@@ -9,7 +9,9 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "runtime/data/sample_order.h"
 #include "runtime/health/step_times.h"
 #include "runtime/run/event_log.h"
 #include "runtime/run/failure_record.h"
@@ -37,8 +39,9 @@ class Progress {
     std::string faults = {};        // specification of faults that will be made (fault_point.h); empty: none
     std::string device_plan = {};   // StateView::device_plan
     CostConfig cost = {};
-    // Steps and tokens that were made before. With other lanes a step has other tokens.
-    std::uint64_t first_step = 0, first_tokens = 0;
+    std::uint64_t tokens_per_sample = 0;
+    std::vector<EventSource> sources = {};  // of the data
+    SourceCounts* source_counts = nullptr;  // of their order; outlives this object. Null: none
     // Called after each verdict on a rank that writes: it may have changed the record of findings about the
     // hardware.
     std::function<void()> write_hardware_record = {};
@@ -77,7 +80,8 @@ class Progress {
   };
   // Prints a console line for the first step, every `every_steps` and the last one, and writes an event for
   // every step.
-  void stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns,
+  // `state`: after the step.
+  void stepped(const StepOutcome& outcome, const RunState& state, std::int64_t duration_ns,
                const StepSpending& spending);
   // Reports suspicious numbers, on the console and as an event. `rollback`: where the run goes back.
   void reached_verdict(VerdictEvent verdict, const std::optional<Rollback>& rollback);
@@ -112,10 +116,11 @@ class Progress {
   // recovery itself is reported with the first step after it, because it is over then.
   void recovering(const RecoveryRecord& record);
   // Reports the end of the run with this rank's counts: how its gradients were sent, how parameters arrived,
-  // and all that it sent and received. Returns an error when the event, or an earlier one that waits, cannot
-  // be written.
+  // and all that it sent and received, and with what the steps up to `state` have used of the data. Returns an
+  // error when the event, or an earlier one that waits, cannot be written.
   Result<void> finished(const RunStatus& status, const LaneReductionCounts& gradients,
-                        const ParameterGatherCounts& parameters, const AxisTraffic& traffic);
+                        const ParameterGatherCounts& parameters, const AxisTraffic& traffic,
+                        const RunState& state);
   // Writes every waiting event to the file, or returns the error that prevents it. Called at the end of a
   // run.
   Result<void> flush();
@@ -123,6 +128,7 @@ class Progress {
   void say(std::string_view line) const;
 
  private:
+  bool count_sources(const RunState& state);
   std::string console_line(const StepOutcome& outcome, double duration_ms, double tokens_per_sec) const;
   bool is_shown(std::uint64_t step);
   void recovered();
@@ -139,7 +145,9 @@ class Progress {
   double smooth_step_ms_ = 0.0;                // exponential mean, for the ETA
   std::int64_t steps_seen_ = 0;                // steps made by this process
   std::optional<std::int64_t> shown_ns_ = {};  // time of the newest console line of a step
-  bool replicas_fail_ = false;                 // the last replica report was a failure
+  std::vector<std::uint64_t> source_samples_ =
+      {};                       // of count_sources(); kept, so that a step allocates nothing
+  bool replicas_fail_ = false;  // the last replica report was a failure
   bool peak_was_beaten_ = false;
 };
 

@@ -50,6 +50,7 @@ Digest digest_of_run_state(const RunState& state) {
     words.add(jump.at_step, jump.data_cursor);
     words.add(jump.times, 0);
   }
+  for (const PositionRange& range : state.left_out) words.add(range.begin, range.end);
   const NumbersHistory& numbers = state.numbers;
   words.add(static_cast<std::uint64_t>(numbers.size()), numbers.skipped().size());
   for (std::int64_t age = 0; age < numbers.size(); ++age) {

@@ -280,7 +280,7 @@ Result<StepOutcome> Trainer::step() {
   const std::int64_t duration_ns = rank_.env.monotonic_ns() - begin_ns;
   if (SampleLog* ledger = worker.ledger()) keep(ledger->close_step(outcome.step));
   longest_step_ns_ = std::max(longest_step_ns_, duration_ns);
-  parts_.progress.stepped(outcome, state.data_digest, duration_ns,
+  parts_.progress.stepped(outcome, state, duration_ns,
                           {.saving_ns = std::exchange(saving_ns_, 0),
                            .stall_ns = stragglers_.last_stall_ns(),
                            .own = stragglers_.last_step()});

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 #include <set>
+#include <span>
+#include <string>
 
 namespace holdfast::test {
 namespace {
@@ -103,6 +106,90 @@ TEST(SampleOrderTest, EachSourceUsesEachSampleOncePerEpochOfItsOwn) {
 TEST(SampleOrderTest, ASourceWithoutAWeightAmongWeightedOnesHasNoSlots) {
   const SampleOrder order(1, {{.samples = 5, .weight = 1.0}, {.samples = 5, .weight = 0.0}});
   for (std::uint64_t i = 0; i < 65536; ++i) ASSERT_EQ(order.at(i).source, 0u);
+}
+
+struct Blend {
+  const char* name;
+  std::vector<Source> sources;
+};
+
+class SourceCountsTest : public testing::TestWithParam<Blend> {
+ protected:
+  // Counts positions by asking for each of them.
+  void add(std::uint64_t begin, std::uint64_t end, std::vector<std::uint64_t>& counts) const {
+    for (; begin < end; ++begin) ++counts[order_.at(begin).source];
+  }
+  std::vector<std::uint64_t> counted(std::uint64_t position, std::vector<PositionRange> left_out = {}) {
+    const std::span<const std::uint64_t> used = counts_.used_before(position, left_out);
+    return {used.begin(), used.end()};
+  }
+
+  SampleOrder order_{7, GetParam().sources};
+  SourceCounts counts_{order_};
+};
+
+// From any position to any other, on both sides of the ends of epochs and rounds.
+TEST_P(SourceCountsTest, AreThoseOfTheSamplesOneByOne) {
+  std::vector<std::uint64_t> positions = {0, 1, 31, 32, 33, 5'000, 65'535, 65'536, 65'537, 98'304, 200'003};
+  for (const std::uint64_t epoch : {1U, 2U, 3U})
+    for (const std::uint64_t near : {1U, 2U}) positions.push_back(epoch * order_.period() + near - 2);
+  std::ranges::sort(positions);
+  std::vector<std::uint64_t> expected(order_.source_count());
+  std::vector<std::vector<std::uint64_t>> all;
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    add(i == 0 ? 0 : positions[i - 1], positions[i], expected);
+    all.push_back(expected);
+  }
+  for (const std::size_t step : {1U, 5U, 12U, 16U}) {  // 17 positions, all of them in each order
+    for (std::size_t turn = 0; turn < positions.size(); ++turn) {
+      const std::size_t at = turn * step % positions.size();
+      ASSERT_EQ(counted(positions[at]), all[at]) << "position " << positions[at];
+      ASSERT_EQ(std::accumulate(all[at].begin(), all[at].end(), std::uint64_t{0}), positions[at]);
+    }
+  }
+}
+
+TEST_P(SourceCountsTest, LeaveOutWhatARollBackHasLeftOut) {
+  const std::vector<PositionRange> left_out = {{.begin = 40, .end = 72}, {.begin = 65'500, .end = 65'600}};
+  std::vector<std::uint64_t> expected(order_.source_count());
+  add(0, 40, expected);
+  add(72, 65'500, expected);
+  add(65'600, 70'000, expected);
+  EXPECT_EQ(counted(70'000, left_out), expected);
+  add(70'000, 70'032, expected);
+  EXPECT_EQ(counted(70'032, left_out), expected);
+  add(65'500, 65'600, expected);
+  EXPECT_EQ(counted(70'032, {left_out.front()}), expected) << "another state has left out less";
+}
+
+INSTANTIATE_TEST_SUITE_P(Blends, SourceCountsTest,
+                         testing::Values(Blend{"one", {{.samples = 100}}},
+                                         Blend{"list", {{.samples = 100}, {.samples = 1}, {.samples = 57}}},
+                                         Blend{"long_list", {{.samples = 70'000}, {.samples = 9'000}}},
+                                         Blend{"weights",
+                                               {{.samples = 300, .weight = 0.7},
+                                                {.samples = 90'000, .weight = 0.2},
+                                                {.samples = 5, .weight = 0.1}}},
+                                         Blend{"one_weight", {{.samples = 300, .weight = 2.0}}},
+                                         Blend{"slivers",
+                                               {{.samples = 3, .weight = 1e-9},
+                                                {.samples = 8, .weight = 1.0},
+                                                {.samples = 8, .weight = 1e-3}}}),
+                         [](const auto& blend) { return std::string(blend.param.name); });
+
+// A weighted mix is counted at once at any position; the middle of a list of billions is not, but at its ends, and from
+// step to step, it is.
+TEST(SourceCountsTest, AreThereWhereverTheyTakeMomentsToCount) {
+  constexpr std::uint64_t many = std::uint64_t{1} << 40;
+  SourceCounts weighted(SampleOrder(1, {{.samples = many, .weight = 3.0}, {.samples = 7, .weight = 1.0}}));
+  const std::span<const std::uint64_t> used = weighted.used_before(65'536 * many);
+  ASSERT_EQ(used.size(), 2U);
+  EXPECT_EQ(used[0], 49'152 * many);
+  SourceCounts list(SampleOrder(1, {{.samples = many}, {.samples = many}}));
+  EXPECT_TRUE(list.used_before(many).empty());
+  ASSERT_FALSE(list.used_before(2 * many + 10).empty());
+  EXPECT_GE(list.used_before(2 * many + 10)[0], many);
+  EXPECT_FALSE(list.used_before(2 * many + 20).empty());
 }
 
 TEST(SampleOrderTest, LargePositionsAndSizesWork) {

@@ -76,6 +76,31 @@ TEST_F(MetricsBookTest, HasTheNumbersOfTheNewestEventsAndSums) {
   EXPECT_TRUE(book_.text().ends_with("# EOF\n"));
 }
 
+TEST_F(MetricsBookTest, HasWhatWasUsedOfEachSource) {
+  StartEvent start{.time_us = begin_us};
+  start.sources = {{"a", 10, 1.0}, {"b", 40, 1.0}};
+  book_.take(line_of_event(start));
+  const auto step = [&](std::uint64_t number, std::vector<std::uint64_t> samples) {
+    StepEvent event{.time_us = begin_us, .step = number, .tokens = 640 * number};
+    event.source_samples = std::move(samples);
+    book_.take(line_of_event(event));
+  };
+  step(1, {12, 8});
+  EXPECT_EQ(value(R"(holdfast_source_samples{source="0",path="a"})"), "12");
+  EXPECT_EQ(value(R"(holdfast_source_tokens{source="1",path="b"})"), "256");
+  EXPECT_EQ(value(R"(holdfast_source_epochs{source="0",path="a"})"), "1.2");
+  const Json state = book_.state();
+  book_ = MetricsBook();
+  book_.begin_from(state);
+  step(2, {20, 20});
+  EXPECT_EQ(value(R"(holdfast_source_epochs{source="1",path="b"})"), "0.5");
+  start.sources->front().path = "moved";
+  book_.take(line_of_event(start));
+  step(3, {30, 30});
+  EXPECT_EQ(value(R"(holdfast_source_samples{source="0",path="moved"})"), "30");
+  EXPECT_EQ(value(R"(holdfast_source_samples{source="0",path="a"})"), "");
+}
+
 // So that the files of several runs can lie beside each other.
 TEST_F(MetricsBookTest, HasTheRunAsALabel) {
   step(1, 1, 5);

@@ -116,6 +116,31 @@ TEST(RunHistory, CountsStartsThatDiedOrFailed) {
   EXPECT_EQ(failures(start + recovery + recovery + finish("saved") + start), 2);
 }
 
+TEST_F(ReportTest, SaysWhatWasUsedOfEachSource) {
+  const auto lines_of = [](const char* sources, const char* samples) {
+    Lines lines;
+    lines.raw(fmt::format("{{\"event\":\"start\",\"time_us\":1,\"ranks\":1,\"sources\":[{}]}}\n", sources));
+    lines.raw(
+        fmt::format("{{\"event\":\"step\",\"time_us\":2,\"step\":1,\"loss\":2.0,\"tokens\":64000,\"source_"
+                    "samples\":[{}]}}\n",
+                    samples));
+    return lines;
+  };
+  const std::string two = report(lines_of(
+      R"({"path":"a&b.txt","samples":1500,"weight":3.0},{"path":"c.bin","samples":1000,"weight":1.0})",
+      "3000,1000"));
+  EXPECT_THAT(two, HasSubstr("a&amp;b.txt"));
+  EXPECT_THAT(two, HasSubstr("48,000"));
+  EXPECT_THAT(two, HasSubstr("2.00"));
+  EXPECT_THAT(two, HasSubstr("75.0 %"));
+  EXPECT_EQ(write_report(posix_env(), paths_).value(),
+            "source: a&b.txt: 3000 samples, 48000 tokens, 2.00 epochs\n"
+            "source: c.bin: 1000 samples, 16000 tokens, 1.00 epochs");
+  report(lines_of(R"({"path":"c.bin","samples":1000,"weight":1.0})", "4000"));
+  EXPECT_EQ(write_report(posix_env(), paths_).value(), "")
+      << "the tokens of a single source are those of the run";
+}
+
 TEST(RunHistory, ShowsUnitsForPeople) {
   const RunHistory history = parse_history(
       "{\"event\":\"other\",\"step\":4,\"data_bytes_sent\":1610612736,\"gradient_exposed_ms\":1.25,\"exit_"

@@ -14,7 +14,7 @@ namespace holdfast::test {
 namespace {
 
 TEST(EventSchema, SaysEveryKindAndFieldOnce) {
-  const std::set<std::string_view> types = {"integer", "number", "text", "object", "boolean"};
+  const std::set<std::string_view> types = {"integer", "number", "text", "object", "list", "boolean"};
   std::set<std::string_view> kinds;
   for (const EventKind& kind : event_schema()) {
     EXPECT_TRUE(kinds.insert(kind.name).second) << kind.name;
@@ -78,10 +78,11 @@ TEST(EventSchema, WritesTheLinesOfEarlierVersions) {
                               .tokens_per_sec = 16.0,
                               .data_digest = {.high = 1, .low = 2},
                               .mfu = 0.5,
-                              .recomputed = true}),
+                              .recomputed = true,
+                              .source_samples = {{5, 3}}}),
       R"({"event":"step","time_us":8,"step":3,"loss":2.5,"grad_norm":1.0,"learning_rate":0.25,"tokens":64,)"
       R"("step_duration_ms":4.0,"tokens_per_sec":16.0,"data_digest":"00000000000000010000000000000002",)"
-      R"("mfu":0.5,"recomputed":true})");
+      R"("mfu":0.5,"recomputed":true,"source_samples":[5,3]})");
   EXPECT_EQ(line_of_event(FaultEvent{.level = FaultEvent::by_launcher, .step = 3, .reason = "died"}),
             R"({"event":"fault","time_us":0,"level":2,"step":3,"cause":"unknown","reason":"died"})");
   EXPECT_EQ(line_of_event(FaultEvent{.step = 3,
@@ -116,6 +117,9 @@ TEST(EventSchema, ReadsWhatItWrites) {
                    .kernels = {{.op = "add", .name = "avx2", .why = "best"}}});
   check(
       StepEvent{.time_us = 8, .step = 3, .loss = 0.1, .data_digest = {.high = 1, .low = ~0ULL}, .mfu = 0.5});
+  check(StartEvent{.sources = {{{"a\"b.txt", 9, 0.5}, {"c", 1, 0.0}}}});
+  check(StepEvent{.source_samples = {{3, ~0ULL}}});
+  check(FinishEvent{.sources = {{{"a", 9, 18, 0.25}}}});
   check(RecoveryEvent{.duration_ms = 1.5, .replay_ms = 2.0});
   check(RecoveryEvent{.duration_ms = std::int64_t{2}});
   std::apply([&](const auto&... event) { (check(event), ...); }, EventKinds());
@@ -133,6 +137,19 @@ TEST(EventReading, TakesAFieldOfAnotherTypeAsMissing) {
   EXPECT_EQ(step(R"({"event":"step","loss":2})")->loss, 2.0) << "some writers leave .0 out";
   EXPECT_EQ(step(R"({"event":"step","time_us":18446744073709551615})")->time_us, std::int64_t{1} << 62);
   EXPECT_FALSE(step(R"({"event":"step","recomputed":"7"})")->recomputed.has_value());
+  EXPECT_FALSE(step(R"({"event":"step","source_samples":{"0":7}})")->source_samples.has_value());
+  EXPECT_EQ(step(R"({"event":"step","source_samples":[7,-1]})")->source_samples,
+            (std::vector<std::uint64_t>{7, 0}));
+}
+
+TEST(EventReading, UsesOfSourcesNeedTheirNumber) {
+  const std::vector<EventSource> sources = {{"a", 4, 0.0}, {"b", 0, 0.0}};
+  const std::vector<std::uint64_t> samples = {6, 2};
+  const std::vector<SourceUse> uses = uses_of(sources, samples, 80);
+  ASSERT_EQ(uses.size(), 2U);
+  EXPECT_EQ(text_of(uses[0]), "a: 6 samples, 60 tokens, 1.50 epochs");
+  EXPECT_EQ(text_of(uses[1]), "b: 2 samples, 20 tokens, 0.00 epochs") << "a log may say anything";
+  EXPECT_TRUE(uses_of({sources.front()}, samples, 80).empty());
 }
 
 TEST(EventSchema, ThePageNamesAllOfIt) {

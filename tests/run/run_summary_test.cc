@@ -109,6 +109,22 @@ TEST(RunSummary, HasNumbersForPrograms) {
   EXPECT_FALSE(to_json(run).contains("seconds_left")) << "nobody makes steps";
 }
 
+TEST(RunSummary, SaysWhatWasUsedOfEachSource) {
+  RunSummary run = standing({
+      R"({"event":"start","time_us":1000000,"ranks":2,"sources":[{"path":"a.txt","samples":100,"weight":3.0},)"
+      R"({"path":"b.bin","samples":10,"weight":1.0}]})",
+      R"({"event":"step","time_us":2000000,"step":1,"tokens":320,"source_samples":[15,5]})",
+      R"({"event":"step","time_us":3000000,"step":2,"tokens":640,"source_samples":[29,11]})",
+  });
+  EXPECT_THAT(to_text(run, 3'500'000), HasSubstr("\nsource    a.txt: 29 samples, 464 tokens, 0.29 epochs\n"
+                                                 "source    b.bin: 11 samples, 176 tokens, 1.10 epochs\n"));
+  EXPECT_EQ(to_json(run)["sources"].dump(), R"([{"path":"a.txt","samples":29,"tokens":464,"epochs":0.29},)"
+                                            R"({"path":"b.bin","samples":11,"tokens":176,"epochs":1.1}])");
+  run.take(Json::parse(R"({"event":"step","time_us":4000000,"step":3,"tokens":960})"));
+  EXPECT_THAT(to_text(run, 4'500'000), Not(HasSubstr("source "))) << "it is not known any more";
+  EXPECT_FALSE(to_json(run).contains("sources"));
+}
+
 TEST(RunSummary, ARunThatNobodyHasSaysHowItEnded) {
   RunSummary run = standing({R"({"event":"start","time_us":1,"ranks":1})"});
   run.status.state = "running";

@@ -2,6 +2,7 @@
 """Every data format as the program reads it, from files that this script writes by the formats' descriptions, so that
 reader and writer share nothing. HOLDFAST names the program; tools/mpirun starts the ranks.
 """
+import collections
 import json
 import os
 import random
@@ -11,6 +12,7 @@ import subprocess
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import harness
 
@@ -76,6 +78,12 @@ def tokens_below(limit, count, seed):
     return [generator.randrange(limit) for _ in range(count)]
 
 
+def listed(sources):
+    """Sources as a config has them."""
+    return "[" + ", ".join("{ " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in source.items()) + " }"
+                           for source in sources) + "]"
+
+
 class Data(unittest.TestCase):
     def setUp(self):
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-data-"))
@@ -91,9 +99,7 @@ class Data(unittest.TestCase):
 
     def train(self, run, sources, *words, ranks=1):
         """The digest lines of the run's end."""
-        listed = ", ".join("{ " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in source.items()) + " }"
-                           for source in sources)
-        self.holdfast("train", "run.toml", f"--run.directory={run}", f"--data.sources=[{listed}]", *words, ranks=ranks)
+        self.holdfast("train", "run.toml", f"--run.directory={run}", f"--data.sources={listed(sources)}", *words, ranks=ranks)
         return dict(line.split() for line in self.holdfast("digest", run).splitlines())
 
     def events(self, run, kind):
@@ -166,6 +172,48 @@ class Data(unittest.TestCase):
             for line in path.read_text().splitlines():
                 yield from ({"epoch": epoch, "source": source, "sample": sample}
                             for source, sample, epoch in json.loads(line)["samples"])
+
+    def interrupted(self, sources, *words):
+        """A run that dies in its seventh step and goes on with twice as many ranks; its directory."""
+        with mock.patch.dict(os.environ, HOLDFAST_FAULTS="step.begin@7=kill"), self.assertRaises(AssertionError):
+            self.train("interrupted", sources, "--checkpoint.every_steps=3", *words)
+        self.train("interrupted", sources, "--checkpoint.every_steps=3", *words, ranks=2)
+        return "interrupted"
+
+    def test_what_was_used_of_each_source(self):
+        text(self.folder / "a.txt", tokens_below(256, 900, seed=11))
+        llmc(self.folder / "b.bin", tokens_below(256, 300, seed=12))
+        steps, words = 12, ["--training.steps=12", "--training.microbatch_size=8", "--data.validation_fraction=0.125"]
+        for weights in ([3, 1], [None, None]):
+            with self.subTest(weights=weights):
+                sources = [{"path": path, "format": data_format, **({"weight": weight} if weight else {})}
+                           for path, data_format, weight in zip(("a.txt", "b.bin"), ("text", "llmc"), weights, strict=True)]
+                straight = self.train("straight", sources, *words)
+                counted = collections.Counter(sample["source"] for sample in self.samples("straight"))
+                used = [counted[0], counted[1]]
+                self.assertEqual(sum(used), steps * 16)
+                checked = self.holdfast("check", "run.toml", *words, f"--data.sources={listed(sources)}")
+                for source, samples in zip(sources, used, strict=True):
+                    self.assertIn(f"{source['path']}: ", checked)
+                    self.assertIn(f" samples, of which step {steps} will have used {samples}: ", checked)
+                for run in ("straight", self.interrupted(sources, *words)):
+                    told = json.loads(self.holdfast("status", run, "--json"))
+                    self.assertEqual([source["samples"] for source in told["sources"]], used)
+                    self.assertEqual([source["tokens"] for source in told["sources"]], [LENGTH * samples for samples in used])
+                    self.assertEqual(told["tokens"], steps * 16 * LENGTH)
+                    of_epoch = [source["samples"] for source in self.events(run, "start")[-1]["sources"]]
+                    self.assertEqual(of_epoch, [49, 16])  # without an eighth of 56 and 18
+                    self.assertEqual([source["epochs"] for source in told["sources"]],
+                                     [samples / every for samples, every in zip(used, of_epoch, strict=True)])
+                    self.assertEqual(self.events(run, "finish")[-1]["sources"], told["sources"])
+                    for step in self.events(run, "step"):
+                        self.assertEqual(sum(step["source_samples"]), 16 * step["step"])
+                    self.assertIn(f"source    a.txt: {used[0]} samples, ", self.holdfast("status", run))
+                    self.assertIn(f'source="1",path="b.bin"}} {used[1]}\n', (self.folder / run / "metrics.prom").read_text())
+                    self.assertIn("<td>b.bin</td>", (self.folder / run / "report.html").read_text())
+                self.assertEqual(dict(line.split() for line in self.holdfast("digest", "interrupted").splitlines()), straight)
+                shutil.rmtree(self.folder / "straight")
+                shutil.rmtree(self.folder / "interrupted")
 
     def test_an_epoch_without_the_validation_part(self):
         count = 128  # samples

@@ -899,6 +899,9 @@ class Errors(unittest.TestCase):
         self.expect(self.train(*words))
         self.expect(self.holdfast("check", "run.toml", *words))
 
+    def test_source_repeated(self):
+        self.expect(self.holdfast("check", "run.toml", "--training.steps=1000"))
+
     def test_validation_too_small(self):
         self.expect_nothing_made(self.train("--data.validation_fraction=0.001", "--evaluation.every_steps=2"))
 

@@ -211,6 +211,7 @@ class RollbackTest(unittest.TestCase):
         recovery, = alone.events("recovery")
         self.assertEqual((recovery["reason"], recovery["resumed_from_step"], recovery["lost_steps"]), ("rollback", 35, 5))
         self.assertEqual(len({event["step"] for event in alone.events("step")}), 60)
+        used = 60 * self.PER_STEP  # what was left out was not
         for name, ranks, kill, options, starts in [
                 ("four", 4, "", [], 1),
                 ("pipeline", 4, "step.begin@39:3=kill", ["--parallel.pipeline=2", "--checkpoint.ram_every_steps=0", "--checkpoint.every_steps=8"], 1),
@@ -219,7 +220,10 @@ class RollbackTest(unittest.TestCase):
                 ("after", 2, "step.begin@45:0=kill", [], 1),
                 ("restarted", 1, "rollback.begin=kill", [], 2)]:
             with self.subTest(name=name):
-                self.assertEqual(self.train(name, ranks, kill, options, starts).digest(), alone.digest())
+                run = self.train(name, ranks, kill, options, starts)
+                self.assertEqual(run.digest(), alone.digest())
+                newest = run.events("step")[-1]
+                self.assertEqual((newest["step"], newest["tokens"], newest["source_samples"]), (60, 64 * used, [used]))
 
     def test_a_replay_leaves_the_same_batches_out(self):
         run = self.train("replayed", 2, options=["--checkpoint.ram_every_steps=0", "--checkpoint.every_steps=16", "--checkpoint.keep=9"])

@@ -2,6 +2,7 @@
 // skipped never as a number that it does not have.
 #include "runtime/train/progress.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -96,6 +97,37 @@ TEST_F(PeakTest, AStepThatWasSkippedIsShownAsThat) {
                      .action = VerdictAction::none,
                      .verdict = VerdictEvent{.action = "redo"}}),
               HasSubstr("  loss 2.5000  gn 7.000  lr "));
+}
+
+// Positions 32 to 63 were left out by a roll-back, so nobody has used them.
+TEST(Progress, SaysWhatTheStepsHaveUsedOfEachSource) {
+  const TemporaryDirectory directory;
+  const SampleOrder order(1, {{.samples = 10, .weight = 3.0}, {.samples = 100, .weight = 1.0}});
+  SourceCounts counts(order);
+  EventQueue log(posix_env(), directory / "events.jsonl");
+  Progress progress(posix_env(), log,
+                    {.steps = 100,
+                     .tokens_per_step = 16,
+                     .tokens_per_sample = 2,
+                     .sources = {{"often", 10, 3.0}, {"rarely", 100, 1.0}},
+                     .source_counts = &counts},
+                    Progress::Role::writes);
+  RunState state;
+  state.left_out = {{.begin = 32, .end = 64}};
+  std::vector<std::uint64_t> used(2);
+  for (std::uint64_t position = 0; position < 160; ++position)
+    if (position < 32 || position >= 64) ++used[order.at(position).source];
+  for (state.data_cursor = 152; state.data_cursor <= 160; state.data_cursor += 8)
+    progress.stepped({.step = ++state.step}, state, 1'000'000, {});
+  state.data_cursor = 160;
+  ASSERT_TRUE(progress.finished({.state = "finished", .step = 2}, {}, {}, {}, state).ok());
+  ASSERT_TRUE(log.flush().ok());
+  std::ifstream file(directory / "events.jsonl");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_THAT(text, HasSubstr(fmt::format("\"source_samples\":[{},{}]}}", used[0], used[1])));
+  EXPECT_THAT(text, HasSubstr("\"tokens\":256,"));
+  EXPECT_THAT(text, HasSubstr(fmt::format(R"("sources":[{{"path":"often","samples":{},"tokens":{},"epochs":)",
+                                          used[0], 2 * used[0])));
 }
 
 }  // namespace

@@ -56,6 +56,7 @@ TEST(RunStateCheck, TheDigestIsOfWhatIsTheSameOnAllRanks) {
       [](RunState& state) { ++state.data_fingerprint.low; },
       [](RunState& state) { ++state.jumps[0].times; },
       [](RunState& state) { state.jumps.clear(); },
+      [](RunState& state) { state.left_out = {{.begin = 24, .end = 48}}; },
       [](RunState& state) { state.numbers.skip(4); },
       [](RunState& state) {
         state.numbers.add({.step = 6, .loss = 1, .grad_norm = 1, .counted_targets = 1});

@@ -58,7 +58,7 @@ Result<void> whole_step(Worker& worker, Progress& progress) {
   const std::int64_t begin_ns = worker.rank().env.monotonic_ns();
   HF_TRY(const StepOutcome outcome, run_step(worker, {}));
   HF_TRY_VOID(worker.ledger()->close_step(outcome.step));
-  progress.stepped(outcome, worker.state().data_digest, worker.rank().env.monotonic_ns() - begin_ns, {});
+  progress.stepped(outcome, worker.state(), worker.rank().env.monotonic_ns() - begin_ns, {});
   return {};
 }
 
@@ -76,12 +76,14 @@ TEST_P(StepAllocationTest, AStepAllocatesNothing) {
     const bool first = worker.rank().communicator.rank() == 0;
     const RunPaths paths{worker.rank().config.run.directory};
     EventQueue log(worker.rank().env, paths.events());
+    SourceCounts counts(SampleOrder(1, {{.samples = 1000, .weight = 2.0}, {.samples = 1000, .weight = 1.0}}));
     Progress progress(worker.rank().env, log,
                       {.steps = worker.rank().config.training.steps,
                        .every_steps = worker.rank().config.log.every_steps,
                        .flops_per_token = 0.0,
                        .peak_flops = 0.0,
-                       .tokens_per_step = worker.workload().tokens_per_step()},
+                       .tokens_per_step = worker.workload().tokens_per_step(),
+                       .source_counts = &counts},
                       first ? Progress::Role::speaks : Progress::Role::silent);
     std::vector<Span> spans(10'000);  // of the last of these steps; recording allocates nothing either
     worker.rank().spans.record_into(spans);
