@@ -83,6 +83,9 @@ std::string without_end(const SourceConfig& source) {
 }
 
 Result<SourceTokens> find_one(Env& env, const SourceConfig& source, const std::string& cache) {
+  if (const Result<void> named = expect_no_name(env, source.tokenizer); !named.ok())
+    return with_cause(named.error(), fail(named.error().code, "the tokenizer of the source {}: {}",
+                                          source.path, named.error().message));
   SourceTokens tokens{.source = source, .directory = {}};
   HF_TRY(tokens.directory, token_directory(env, source, cache));
   HF_TRY(const FileStatus text, env.status(source.path));

@@ -343,6 +343,7 @@ Json json_of_model(const TokenizerParts& parts) {
 }
 
 Result<std::string> read_file(Env& env, const std::string& path) {
+  HF_TRY_VOID(expect_no_name(env, path));
   HF_TRY(const FileStatus status, env.status(path));
   if (!status.exists)
     return refuse(
@@ -432,6 +433,16 @@ Result<TokenizerParts> parse_tiktoken(std::string_view text, const std::string& 
   }
   parts.merges = merges_of_ranks(parts.tokens);
   return parts;
+}
+
+Result<void> expect_no_name(Env& env, const std::string& path) {
+  if (path.empty() || path.find_first_of("./") != std::string::npos) return {};
+  HF_TRY(const FileStatus status, env.status(path));
+  if (status.exists) return {};
+  return refuse(
+      "there is no file {}: a tokenizer is given by the path of its tokenizer.json or rank file, and nothing "
+      "is downloaded by a name; \"Published tokenizers\" in docs/data.md says where the files are",
+      path);
 }
 
 Result<Tokenizer> read_tokenizer(Env& env, const std::string& path, const std::string& pattern,

@@ -18,6 +18,10 @@ std::string pattern_of(const std::string& name);
 Result<Tokenizer> read_tokenizer(Env& env, const std::string& path, const std::string& pattern,
                                  const std::string& option = "--pattern ");
 
+// Fails with ExitCode::data where a path is no file and reads like the name of a published tokenizer, as "gpt2": nothing is
+// downloaded by a name.
+Result<void> expect_no_name(Env& env, const std::string& path);
+
 // Parse the content of a file. Pure; for tests and for read_tokenizer, which puts the path in front of the messages.
 Result<TokenizerParts> parse_tokenizer_json(std::string_view text);
 Result<TokenizerParts> parse_tiktoken(std::string_view text, const std::string& pattern);

@@ -242,6 +242,7 @@ class Told(Folder):
             "source-tokenizer-too-large": (corpus, "--model.vocabulary=290"),
             "source-tokenizers-differ": (corpus + ", " + text("corpus.txt", "other.json"),),
             "source-tokenizer-missing": (text("corpus.txt", "absent.json"),),
+            "source-tokenizer-by-name": (text("corpus.txt", "gpt2"),),
             "source-tokenizer-other-model": (text("corpus.txt", "word.json"),),
             "source-text-missing": (text("absent.txt", "tokenizer.json"),),
             "source-text-empty": (text("empty.txt", "tokenizer.json"),),

@@ -218,6 +218,7 @@ class Datasets(Folder):
             "text-is-no-text": (*encode, "good.txt.gz", "--out=x"),
             "no-text": (*encode, "empty.txt", "--out=x"),
             "tokenizer-missing": ("encode", "absent.json", *good),
+            "tokenizer-by-name": ("encode", "gpt2", *good),
             "tokenizer-not-json": ("encode", "cut.json", *good),
             "tokenizer-other-model": ("encode", "word.json", *good),
             "tokenizer-other-normalizer": ("encode", "lower.json", *good),
