@@ -10,6 +10,7 @@
 #include "runtime/os/paths.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/text/source_tokens.h"
+#include "runtime/text/tokenizer_file.h"
 
 namespace holdfast::cli {
 namespace {
@@ -89,6 +90,29 @@ Result<std::string> tokenizer_of_run(Env& env, const Checkpoint& checkpoint) {
   std::string kept = kept_tokenizer(directory.parent_path().parent_path().string());
   HF_TRY(const FileStatus status, env.status(kept));
   return status.exists ? std::move(kept) : std::string();
+}
+
+Result<std::optional<Tokenizer>> tokenizer_option(Env& env, const Arguments& arguments,
+                                                  const Checkpoint& checkpoint) {
+  if (arguments.has("pattern") && !arguments.has("tokenizer"))
+    return fail(
+        ExitCode::config,
+        "--pattern is for --tokenizer FILE with a rank file of tiktoken; give it, or leave --pattern out");
+  std::string file = arguments.text("tokenizer", "");
+  if (file.empty()) {
+    HF_TRY(file, tokenizer_of_run(env, checkpoint));
+  }
+  if (file.empty()) return std::optional<Tokenizer>();
+  HF_TRY(Tokenizer tokenizer, read_tokenizer(env, file, arguments.text("pattern", "")));
+  return std::optional(std::move(tokenizer));
+}
+
+Result<void> check_fits(const Tokenizer& tokenizer, std::int64_t vocabulary) {
+  if (tokenizer.vocabulary() <= vocabulary) return {};
+  return fail(
+      ExitCode::config,
+      "the tokenizer has {} tokens, the model {}: it was trained with another tokenizer; give that one",
+      tokenizer.vocabulary(), vocabulary);
 }
 
 }  // namespace holdfast::cli

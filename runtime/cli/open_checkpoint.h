@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "runtime/config/loader.h"
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
+#include "runtime/text/tokenizer.h"
 
 namespace holdfast::cli {
 
@@ -33,6 +35,13 @@ Result<CheckpointPaths> checkpoints_at(Env& env, std::string path);
 
 // Returns the tokenizer.json that the run of a checkpoint has kept (text/source_tokens.h); empty: it has none.
 Result<std::string> tokenizer_of_run(Env& env, const Checkpoint& checkpoint);
+
+// Returns the tokenizer of a command's --tokenizer and --pattern, or else the one that the run of the checkpoint has kept; nothing: there
+// is none. Errors: data, where the file is none that can be used; config.
+Result<std::optional<Tokenizer>> tokenizer_option(Env& env, const Arguments& arguments,
+                                                  const Checkpoint& checkpoint);
+// Fails with ExitCode::config where a model with a vocabulary of this size was not trained with the tokenizer.
+Result<void> check_fits(const Tokenizer& tokenizer, std::int64_t vocabulary);
 
 // Takes the words that are keys of [kernels] (--kernels.add=mine) out of a command's words. ExitCode::config where one has no
 // value.

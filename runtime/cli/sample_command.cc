@@ -8,7 +8,6 @@
 #include "runtime/cli/open_checkpoint.h"
 #include "runtime/inference/sampler.h"
 #include "runtime/os/console.h"
-#include "runtime/text/tokenizer_file.h"
 
 namespace holdfast::cli {
 namespace {
@@ -48,12 +47,7 @@ Result<SampleOptions> read_options(const Arguments& arguments) {
 
 // Lets the sampler take and show text.
 Result<void> translate(const Tokenizer& tokenizer, std::int64_t vocabulary, SampleOptions& options) {
-  if (tokenizer.vocabulary() > vocabulary) {
-    return fail(
-        ExitCode::config,
-        "the tokenizer has {} tokens, the model {}: it was trained with another tokenizer; give that one",
-        tokenizer.vocabulary(), vocabulary);
-  }
+  HF_TRY_VOID(check_fits(tokenizer, vocabulary));
   options.encode = [&tokenizer](const std::string& prompt) -> Result<std::vector<std::int32_t>> {
     const std::optional<TokenId> between = tokenizer.end_of_text();
     if (prompt.empty() && between) return std::vector{static_cast<std::int32_t>(*between)};
@@ -74,20 +68,9 @@ Result<void> sample_text(std::vector<std::string> words) {
                                                      {"prompt", "tokenizer", "pattern", "tokens",
                                                       "temperature", "top-k", "seed", "device"}));
   HF_TRY(SampleOptions options, read_options(arguments));
-  std::optional<Tokenizer> tokenizer;
-  if (arguments.has("pattern") && !arguments.has("tokenizer"))
-    return fail(
-        ExitCode::config,
-        "--pattern is for --tokenizer FILE with a rank file of tiktoken; give it, or leave --pattern out");
   HF_TRY(const std::string device, device_option(arguments, env));
   HF_TRY(Checkpoint checkpoint, open_newest_checkpoint(env, arguments.positional(0)));
-  std::string file = arguments.text("tokenizer", "");
-  if (file.empty()) {
-    HF_TRY(file, tokenizer_of_run(env, checkpoint));
-  }
-  if (!file.empty()) {
-    HF_TRY(tokenizer, read_tokenizer(env, file, arguments.text("pattern", "")));
-  }
+  HF_TRY(const std::optional<Tokenizer> tokenizer, tokenizer_option(env, arguments, checkpoint));
   HF_TRY(const std::unique_ptr<InferenceModel> model,
          InferenceModel::load(env, checkpoint,
                               {.device = device, .threads = env.processor_count(), .kernels = kernels}));

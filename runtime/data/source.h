@@ -97,6 +97,9 @@ class TokenSource {
                                                    const DocumentRule& documents = {},
                                                    const std::string& token_cache = "");
 
+  // Returns tokens as one document, of a file that was not opened from a disk, without a fingerprint.
+  static TokenSource of(TokenFile file) { return {std::move(file), std::nullopt, Digest{}}; }
+
   std::uint64_t token_count() const { return file_.token_count; }
   std::int64_t vocabulary_needed() const { return file_.vocabulary_needed; }
   std::int64_t vocabulary_of_format() const { return file_.vocabulary_of_format; }

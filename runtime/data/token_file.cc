@@ -5,6 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "runtime/core/check.h"
 
 namespace holdfast::data {
 namespace {
@@ -103,6 +108,45 @@ Result<TokenFile> open_text(Env& env, const std::string& path) {
   tokens.vocabulary_needed = byte_vocabulary;
   tokens.vocabulary_of_format = byte_vocabulary;
   return tokens;
+}
+
+namespace {
+
+// Tokens that are read like a file. Nothing writes to it.
+class MemoryFile final : public File {
+ public:
+  MemoryFile(std::vector<std::int32_t> tokens, std::string path)
+      : tokens_(std::move(tokens)), path_(std::move(path)) {}
+  Result<void> read_at(std::uint64_t offset, std::span<std::byte> target) override {
+    const std::span<const std::byte> all = std::as_bytes(std::span(tokens_));
+    HF_CHECK(offset <= all.size() && target.size() <= all.size() - offset);
+    std::ranges::copy(all.subspan(offset, target.size()), target.begin());
+    return {};
+  }
+  Result<void> write_at(std::uint64_t, std::span<const std::byte>) override { return read_only(); }
+  Result<void> allocate(std::uint64_t) override { return read_only(); }
+  Result<void> truncate(std::uint64_t) override { return read_only(); }
+  Result<void> sync() override { return {}; }
+  Result<std::uint64_t> size() override { return tokens_.size() * sizeof(std::int32_t); }
+  void will_need(std::uint64_t, std::uint64_t) override {}
+  void drop_cached() override {}
+  std::string buffered_reason() const override { return "it is in memory"; }
+  const std::string& path() const override { return path_; }
+
+ private:
+  Error read_only() const { return fail(ExitCode::data, "the tokens of {} are only read", path_); }
+  std::vector<std::int32_t> tokens_;
+  std::string path_;
+};
+
+}  // namespace
+
+TokenFile tokens_in_memory(std::vector<std::int32_t> tokens, std::string path) {
+  TokenFile file;
+  file.type = TokenType::i32;
+  file.token_count = tokens.size();
+  file.file = std::make_unique<MemoryFile>(std::move(tokens), std::move(path));
+  return file;
 }
 
 Result<std::string> detect_format(Env& env, const std::string& path) {

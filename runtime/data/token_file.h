@@ -50,6 +50,9 @@ struct TokenFile {
 // Opens a text file, in which every byte is a token.
 Result<TokenFile> open_text(Env& env, const std::string& path);
 
+// Returns tokens that are in memory, as a file of the given path would hold them. None is negative.
+TokenFile tokens_in_memory(std::vector<std::int32_t> tokens, std::string path);
+
 // Opens an llm.c file: 256 int32 of header, then uint16 tokens (GPT-2) or uint32 tokens (Llama 3).
 Result<TokenFile> open_llmc(Env& env, const std::string& path);
 

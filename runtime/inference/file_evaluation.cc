@@ -56,7 +56,6 @@ class WindowBatches {
 }  // namespace
 
 Result<double> evaluate_file(Env& env, InferenceModel& model, const std::string& path) {
-  const BatchShapeBT shape = model.shape();
   HF_TRY(std::string format, detect_format(env, path));
   DocumentRule documents = data_options(model.config()).documents;
   documents.needed = false;
@@ -64,14 +63,19 @@ Result<double> evaluate_file(Env& env, InferenceModel& model, const std::string&
   constexpr std::int64_t shortest = 1;
   HF_TRY(const std::unique_ptr<TokenSource> source,
          TokenSource::open(env, {.path = path, .format = std::move(format)}, shortest, documents));
-  WindowBatches batches(*source, shape, model.spec().vocabulary);
+  return evaluate_tokens(model, *source);
+}
+
+Result<double> evaluate_tokens(InferenceModel& model, const TokenSource& source) {
+  const BatchShapeBT shape = model.shape();
+  WindowBatches batches(source, shape, model.spec().vocabulary);
   if (batches.windows() == 0) {
     return fail(ExitCode::data,
                 "{} holds {} tokens, but one window of {} tokens and the token after it need {}. Use a "
                 "larger file, or give "
                 "a sequence length of {} or less",
-                path, source->token_count(), shape.sequence_length, shape.sequence_length + 1,
-                source->token_count() - 1);
+                source.path(), source.token_count(), shape.sequence_length, shape.sequence_length + 1,
+                source.token_count() - 1);
   }
   ExactSum sum;
   std::uint64_t counted = 0;
@@ -85,7 +89,7 @@ Result<double> evaluate_file(Env& env, InferenceModel& model, const std::string&
   if (counted == 0) {
     return fail(ExitCode::data,
                 "{} has no target that counts: its mask leaves out every token. Use a file with another mask",
-                source->path());
+                source.path());
   }
   return sum.value() / static_cast<double>(counted);
 }

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "runtime/core/result.h"
+#include "runtime/data/source.h"
 #include "runtime/inference/inference.h"
 #include "runtime/os/env.h"
 
@@ -15,5 +16,7 @@ namespace holdfast::inference {
 // documents if it did in training and the file says where they are. The sum over batches is exact. Fails with
 // ExitCode::data when the file is bad or shorter than one window.
 Result<double> evaluate_file(Env& env, InferenceModel& model, const std::string& path);
+// Does the same for tokens that the caller has.
+Result<double> evaluate_tokens(InferenceModel& model, const TokenSource& source);
 
 }  // namespace holdfast::inference

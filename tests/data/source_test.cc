@@ -234,6 +234,19 @@ TEST_F(SourceTest, AFailingDiskIsASentence) {
   EXPECT_THAT(read.error().message, HasSubstr(path));
 }
 
+TEST(TokenSourceTest, TokensInMemoryAreReadLikeThoseOfAFile) {
+  const TokenSource source = TokenSource::of(tokens_in_memory({5, 6, 7, 300'000}, "mine.txt"));
+  EXPECT_EQ(source.token_count(), 4U);
+  EXPECT_EQ(source.path(), "mine.txt");
+  EXPECT_FALSE(source.masks_documents());
+  std::vector<std::int32_t> tokens(3);
+  HF_ASSERT_OK(source.read(1, tokens, /*vocabulary=*/0));
+  EXPECT_EQ(tokens, (std::vector<std::int32_t>{6, 7, 300'000}));
+  const Result<void> read = source.read(1, tokens, /*vocabulary=*/7);
+  ASSERT_FALSE(read.ok());
+  EXPECT_THAT(read.error().message, HasSubstr("mine.txt: token 2 is 7"));
+}
+
 TEST_F(SourceTest, TheFormatIsKnownByItsMagic) {
   const auto detect = [&](std::string_view bytes) {
     write_bytes(path, bytes);

@@ -105,6 +105,12 @@ class Afterwards(Folder):
         self.assertEqual(told, self.holdfast("sample", "runs/a", "--tokenizer", "tokenizer.json", *words))
         newest = sorted((self.folder / "runs/a/checkpoints").iterdir())[-1]
         self.assertEqual(told, self.holdfast("sample", newest, *words))
+        (self.folder / "other.txt").write_bytes("Déjà vu 😀. ".encode() * 3 + harness.text_of(9000, 2).encode() + b"\xff<|endoftext|>\n")
+        self.holdfast("tokenize", "encode", "tokenizer.json", "other.txt", "--out", "other-tokens")
+        loss = self.holdfast("evaluate", "runs/a", "--data", "other-tokens.bin")
+        self.assertRegex(loss, r"^loss \d\.\d{9}\n$")
+        for more in ([], ["--tokenizer", "tokenizer.json"]):
+            self.assertEqual(self.holdfast("evaluate", "runs/a", "--data", "other.txt", *more), loss)
         self.holdfast("export", "runs/a", "exported")
         self.assertEqual((self.folder / "exported/tokenizer.json").read_text(), (self.folder / "tokenizer.json").read_text())
         about = json.loads((self.folder / "exported/tokenizer_config.json").read_text())

@@ -246,7 +246,7 @@ class Datasets(Folder):
             "special-twice": (*train, *made, "--special=<a>,<a>"),
             "tokenizer-exists": (*train, "--out=tokenizer.json", "--vocabulary=300"),
         }
-        self.assertEqual({*cases, "sample-other-tokenizer", "sample-pattern-alone"}, set(ROWS))
+        self.assertEqual({*cases, "sample-other-tokenizer", "sample-pattern-alone", "evaluate-text-without-tokenizer", "evaluate-text-too-short"}, set(ROWS))
         os.mkfifo(self.folder / "pipe")
         (self.folder / "good.txt.gz").write_bytes(gzip.compress(b"text"))
         busy = (self.folder / "busy.partial").open("a")
@@ -315,6 +315,14 @@ class Documented(unittest.TestCase):
             alone = harness.call_program("sample", scene.directory / "runs/books", "--pattern=gpt2")
             self.assertEqual(alone.returncode, ROWS["sample-pattern-alone"].code)
             self.assertRegex(alone.stdout, ROWS["sample-pattern-alone"].pattern)
+            alone = harness.call_program("evaluate", scene.directory / "runs/books", "--data", scene.directory / "books/1.txt")
+            self.assertEqual(alone.returncode, ROWS["evaluate-text-without-tokenizer"].code)
+            self.assertRegex(alone.stdout, ROWS["evaluate-text-without-tokenizer"].pattern)
+            (scene.directory / "word.txt").write_text("x")
+            short = harness.call_program("evaluate", scene.directory / "runs/books", "--tokenizer", scene.directory / "books.json", "--data",
+                                         scene.directory / "word.txt")
+            self.assertEqual(short.returncode, ROWS["evaluate-text-too-short"].code)
+            self.assertRegex(short.stdout, ROWS["evaluate-text-too-short"].pattern)
             small = scene.directory / "small.json"
             other = scene.directory / "books/other.txt"
             other.write_bytes(bytes(range(256)) * 40 + random.Random(1).randbytes(300_000))
