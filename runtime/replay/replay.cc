@@ -110,8 +110,9 @@ Result<ReplaySource> Replay::read_run() {
                            status.exit_code == static_cast<int>(ExitCode::numerics);
   if (step > recorded_.newest && !ended_in_it) {
     return fail(ExitCode::config, "{} has no step {} yet: {}", paths.directory, step,
-                recorded_.newest == 0 ? "it has made none"
-                                      : fmt::format("give --step 1 to {}, its newest", recorded_.newest));
+                recorded_.newest == 0
+                    ? "it has made none"
+                    : fmt::format("give a step from 1 to {}, its newest", recorded_.newest));
   }
   const auto found = recorded_.steps.find(step);
   if (found == recorded_.steps.end() && !ended_in_it) {
@@ -188,7 +189,9 @@ Result<void> Replay::compute_steps_before() {
 Result<void> Replay::compute_step() {
   cursor_ = session_.worker().state().data_cursor;
   if (session_.checks() != nullptr) session_.checks()->begin();
+  if (request_.before_step) HF_TRY_VOID(request_.before_step(session_));
   HF_TRY(const StepOutcome outcome, session_.step());
+  if (request_.after_step) HF_TRY_VOID(request_.after_step(session_));
   if (session_.checks() != nullptr) session_.checks()->end();
   if (!outcome.ends_steps) {
     result_.computed = numbers_of(outcome, session_.worker().state());

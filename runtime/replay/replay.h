@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,6 +39,9 @@ struct ReplayRequest {
   std::uint64_t step = 0;                // counted from 1
   std::vector<Override> overrides = {};  // replay_config()
   bool checks = false;                   // look at the results of every op of the step
+  // Both are called on each rank, right before the step is computed, when all steps in between have been, and when it has been
+  // computed; they may be empty. An error, which all ranks return together, ends the replay. Not together with `checks`.
+  std::function<Result<void>(StepSession&session)> before_step = {}, after_step = {};
 };
 
 // ReplayedLane holds what one lane adds to the step.

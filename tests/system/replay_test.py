@@ -180,7 +180,7 @@ class ReplayTest(unittest.TestCase):
     def test_words_that_it_refuses(self):
         run = self.run_of_two
         self.expect_refused(2, "--step must be a whole number of at least 1", run, 0)
-        self.expect_refused(2, f"has no step {STEPS + 1} yet: give --step 1 to {STEPS}, its newest", run, STEPS + 1)
+        self.expect_refused(2, f"has no step {STEPS + 1} yet: give a step from 1 to {STEPS}, its newest", run, STEPS + 1)
         self.expect_refused(2, r"these keys cannot change:\n  optimizer.learning_rate: ", run, 3, "--optimizer.learning_rate=1")
         self.expect_refused(2, r"these keys cannot change:\n  parallel.lanes: 4 -> 2", run, 3, "--parallel.lanes=2")
 

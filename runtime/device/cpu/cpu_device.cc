@@ -22,6 +22,7 @@
 #include "kernels/reference/element.h"
 #include "runtime/core/injected_fault.h"
 #include "runtime/device/counting_device.h"
+#include "runtime/device/cpu/call_watch.h"
 #include "runtime/device/cpu/shadow_runner.h"
 #include "runtime/device/device.h"
 #include "runtime/os/env.h"
@@ -133,7 +134,7 @@ class QueueClock {
   std::int64_t counted_ns_ = 0, idle_counted_ns_ = 0;
 };
 
-class CpuDevice final : public Device, private WorkClock {
+class CpuDevice final : public Device, public WatchedCalls, private WorkClock {
  public:
   CpuDevice(const CpuDeviceOptions& options, KernelTable kernels, bool counts_workspace)
       : isa_(options.isa),
@@ -159,6 +160,10 @@ class CpuDevice final : public Device, private WorkClock {
   void report_plugins(std::function<void(std::string_view)> report) override {
     synchronize();  // the queue thread reads it
     report_plugin_ = std::move(report);
+  }
+  void watch_calls(CallWatch* watch) override {
+    synchronize();  // the queue thread reads it
+    watch_calls_ = watch;
   }
   std::vector<ShadowResult> take_shadow_results() override {
     synchronize();
@@ -242,7 +247,8 @@ class CpuDevice final : public Device, private WorkClock {
   alignas(64) std::atomic<bool> sleeping_{false};               // the queue thread
   std::atomic<std::atomic<std::uint64_t>*> reported_{nullptr};  // count_ops_in()
   std::function<void(std::string_view)> report_plugin_;         // or empty
-  std::atomic<int> waiters_{0};                                 // threads inside wait()
+  CallWatch* watch_calls_ = nullptr;
+  std::atomic<int> waiters_{0};  // threads inside wait()
   std::string
       refused_;  // why what a plug-in asked for since the last planning is refused; of the queue thread
   std::atomic<bool> allocated_{true};  // whether the last allocation of scratch worked
@@ -429,8 +435,10 @@ void CpuDevice::run_on_kernel(const Slot& slot, const Implementation& kernel) {
   HF_CHECK(!counts_workspace_, "{} was launched on a device that only counts", name_of(slot.id));
   HF_CHECK(allocate_scratch(), "no memory for the scratch of {}, which was not planned", name_of(slot.id));
   if (observer_) observer_(slot.id);
+  if (watch_calls_ != nullptr) watch_calls_->before(slot.id, slot.place, slot.arguments, kernel);
   kernel.run_on(context_, slot.arguments);
   wrong_product_.after(slot.id, slot.arguments);
+  if (watch_calls_ != nullptr) watch_calls_->after(slot.id, slot.arguments);
   if (after_) after_(slot.id, slot.arguments);
 }
 
