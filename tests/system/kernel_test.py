@@ -165,7 +165,7 @@ class FolderTest(unittest.TestCase):
         self.assertRegex(checked.stdout, r"wrong: it computes none of the \d+ calls that it was offered")
 
     def test_bad_words(self):
-        self.expect_refused(says="kernel needs one of list, contract, header, new, check, bench, ab, got nothing")
+        self.expect_refused(says="kernel needs one of list, contract, header, new, check, bench, ab, trace, got nothing")
         self.expect_refused("chck", says="got chck, did you mean check")
         self.expect_refused("new", "rmsnorm", says="there is no op rmsnorm")
         self.expect_refused("contract", "rotray", says="there is no op rotray, did you mean rotary")
@@ -574,7 +574,7 @@ class BenchTest(unittest.TestCase):
             return done.stdout
 
         build(self.file)
-        self.assertIn("kernel bench needs --config RUN.toml: it measures the calls of a step of that run", refused(self.file))
+        self.assertIn("kernel bench needs --config RUN.toml or --trace DIR, and not both: it measures the calls of a step of that run", refused(self.file))
         self.assertRegex(refused(self.file, "--config", self.scene.config), r"a step of \S+ calls none of what plug-in \S+ has kernels for: add")
         self.assertIn("there is no op rmsnorm", refused(self.file, "--config", self.scene.config, "--op=rmsnorm"))
         self.assertIn("nothing.toml", refused(self.file, "--config", "nothing.toml"))

@@ -56,15 +56,6 @@ Result<std::vector<std::int32_t>> first_keys_of(const Config& config, const Data
   return first_keys;
 }
 
-// Returns the share of the pairs of query and key that causality leaves.
-double share_of_pairs(const std::vector<std::int32_t>& first_keys, std::int64_t sequence_length) {
-  std::int64_t pairs = 0;
-  for (std::size_t i = 0; i < first_keys.size(); ++i)
-    pairs += static_cast<std::int64_t>(i) % sequence_length - first_keys[i] + 1;
-  return 2.0 * static_cast<double>(pairs) /
-         (static_cast<double>(first_keys.size()) * static_cast<double>(sequence_length + 1));
-}
-
 // CallCounter counts calls by their keys.
 class CallCounter {
  public:
@@ -126,6 +117,14 @@ class CallCounter {
 };
 
 }  // namespace
+
+double share_of_pairs(std::span<const std::int32_t> first_keys, std::int64_t sequence_length) {
+  std::int64_t pairs = 0;
+  for (std::size_t i = 0; i < first_keys.size(); ++i)
+    pairs += static_cast<std::int64_t>(i) % sequence_length - first_keys[i] + 1;
+  return 2.0 * static_cast<double>(pairs) /
+         (static_cast<double>(first_keys.size()) * static_cast<double>(sequence_length + 1));
+}
 
 Result<std::vector<StepCall>> calls_of_step(Env& env, const Config& config, const DataSet& data, OpId op) {
   HF_TRY(std::vector<std::int32_t> first_keys, first_keys_of(config, data));

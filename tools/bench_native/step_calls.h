@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "runtime/config/config.h"
@@ -16,6 +17,10 @@ struct StepCall {
   OpSample sample;
   std::int64_t calls = 0;  // in a step
 };
+
+// Returns the share of the pairs of query and key that causality leaves in the documents of these first keys
+// (kernels/attention.h).
+double share_of_pairs(std::span<const std::int32_t> first_keys, std::int64_t sequence_length);
 
 // Returns the calls of an op in a step of the run, in its order, on one rank with its memory on the host. `config` is
 // resolved for one rank. With `document_mask`, attention has the documents of the first microbatch of `data`, which was

@@ -20,14 +20,14 @@ void store(std::byte* target, T value) {
 
 }  // namespace
 
-Result<std::unique_ptr<BenchMemory>> BenchMemory::make(const OpSample& sample) {
-  std::unique_ptr<BenchMemory> memory(new BenchMemory(sample));
+Result<std::unique_ptr<BenchMemory>> BenchMemory::make(const OpSample& sample, Given given) {
+  std::unique_ptr<BenchMemory> memory(new BenchMemory(sample, given));
   HF_TRY_VOID(Result<void>(memory->memory_.outcome()));
   return memory;
 }
 
-BenchMemory::BenchMemory(const OpSample& sample)
-    : tokens_below_(sample.contents.tokens_below), call_(sample.make(memory_)) {
+BenchMemory::BenchMemory(const OpSample& sample, Given given)
+    : tokens_below_(sample.contents.tokens_below), given_(given), call_(sample.make(memory_)) {
   if (!memory_.outcome().ok()) return;
   visit_op(call_.id(), call_.arguments(), [&]<typename Op>(const Op& bound) {
     Op op = bound;
@@ -46,11 +46,14 @@ BenchMemory::BenchMemory(const OpSample& sample)
 
 void BenchMemory::add(const void* pointer, const Operand& operand) {
   const auto bytes = static_cast<std::size_t>(operand.extent * operand.element_bytes);
+  const std::size_t place = operands_++;
   if (pointer == nullptr || bytes == 0) return;
   auto* const data = static_cast<std::byte*>(const_cast<void*>(pointer));
   auto array = std::ranges::find(arrays_, data, &Array::data);
-  if (array == arrays_.end())
+  if (array == arrays_.end()) {
     array = arrays_.insert(array, {.operand = operand, .data = data, .bytes = bytes});
+    if (place < given_.size()) array->given = given_[place];
+  }
   array->bytes = std::max(array->bytes, bytes);
   array->is_read = array->is_read || operand.is_read();
   array->is_written = array->is_written || operand.is_written();
@@ -58,7 +61,12 @@ void BenchMemory::add(const void* pointer, const Operand& operand) {
 }
 
 void BenchMemory::put(const Array& array, std::size_t index, QuickRandom& random) const {
-  std::byte* const target = array.data + index * bytes_of(array.operand.dtype);
+  const std::size_t size = bytes_of(array.operand.dtype);
+  std::byte* const target = array.data + index * size;
+  if (!array.given.empty()) {  // another number of the array, which is as large as they are
+    std::memcpy(target, array.given.data() + random.below(array.given.size() / size) * size, size);
+    return;
+  }
   const double uniform = random.uniform();
   const double value =
       array.operand.content == Operand::Content::positive ? 0.5 + 0.5 * uniform : 2.0 * uniform - 1.0;
@@ -75,7 +83,9 @@ void BenchMemory::put(const Array& array, std::size_t index, QuickRandom& random
 }
 
 void BenchMemory::renew(const Array& array, QuickRandom& random) const {
-  if (array.operand.content == Operand::Content::words) {
+  if (!array.given.empty()) {
+    std::memcpy(array.data, array.given.data(), std::min(array.bytes, array.given.size()));
+  } else if (array.operand.content == Operand::Content::words) {
     for (std::size_t i = 0; i < array.bytes; i += sizeof(std::uint64_t)) {
       const std::uint64_t word = random.next();
       std::memcpy(array.data + i, &word, std::min(sizeof(word), array.bytes - i));
@@ -89,6 +99,7 @@ void BenchMemory::renew(const Array& array, QuickRandom& random) const {
 void BenchMemory::renew(QuickRandom& random) {
   scrambled_ = {};
   for (const Array& array : arrays_) renew(array, random);
+  if (!given_.empty()) touch(random);
 }
 
 void BenchMemory::renew_updated(QuickRandom& random) {

@@ -34,8 +34,10 @@ class QuickRandom {
 
 class BenchMemory {
  public:
-  // Takes memory as trainers do. ExitCode::does_not_fit where there is none.
-  static Result<std::unique_ptr<BenchMemory>> make(const OpSample& sample);
+  using Given = std::span<const std::span<const std::byte>>;
+  // Takes memory as trainers do. `given`: numbers that a run had in the arrays, by operand, instead of random ones; empty where
+  // there are none. They outlive it. ExitCode::does_not_fit where there is no memory.
+  static Result<std::unique_ptr<BenchMemory>> make(const OpSample& sample, Given given = {});
 
   const void* arguments() const { return call_.arguments(); }
   struct Array {
@@ -43,11 +45,12 @@ class BenchMemory {
     std::byte* data = nullptr;
     std::size_t bytes = 0;
     bool is_read = false, is_written = false;
+    std::span<const std::byte> given = {};  // what a run had in it
     std::span<const std::byte> content() const { return {data, bytes}; }
   };
   const std::vector<Array>& arrays() const { return arrays_; }
 
-  // Gives every array new numbers, also those that the op only writes.
+  // Gives every array new numbers, also those that the op only writes; of given ones some are then exchanged, as by touch().
   void renew(QuickRandom& random);
   // Gives some numbers of every array others, at random places, which are alike in arrays that are alike.
   void touch(QuickRandom& random);
@@ -69,7 +72,7 @@ class BenchMemory {
   void flush() const;
 
  private:
-  explicit BenchMemory(const OpSample& sample);
+  BenchMemory(const OpSample& sample, Given given);
   void add(const void* pointer, const Operand& operand);
   void put(const Array& array, std::size_t index, QuickRandom& random) const;
   void renew(const Array& array, QuickRandom& random) const;
@@ -77,6 +80,8 @@ class BenchMemory {
   void remember(std::size_t index, std::size_t byte, std::size_t count);
 
   std::int64_t tokens_below_;
+  Given given_;
+  std::size_t operands_ = 0;  // number of those that were added
   OpMemory memory_;
   OpCall call_;
   std::vector<Array> arrays_;

@@ -18,11 +18,11 @@ struct ArraySummary {
   std::array<std::int64_t, NumberErrors::buckets> histogram = {};
 };
 
-// Summarises calls with usual numbers: in others a few elements nearly cancel, which no ULP says anything about.
+// Summarises calls with usual numbers, and those of a trace: in others a few elements nearly cancel, which no ULP says anything about.
 std::vector<ArraySummary> summaries_of(const KernelVerdict& verdict) {
   std::vector<ArraySummary> rows;
   for (const CallVerdict& each : verdict.numbers) {
-    if (!each.call.ends_with("usual")) continue;
+    if (!each.call.ends_with("usual") && !each.call.ends_with("traced")) continue;
     auto row = std::ranges::find_if(rows, [&](const ArraySummary& other) {
       return other.array == each.array && other.dtype == each.dtype;
     });
@@ -99,11 +99,16 @@ bool CheckReport::passed() const {
 Json CheckReport::json() const {
   Json all = Json::array();
   for (const KernelVerdict& each : kernels) all.push_back(each.json());
-  return {{"plugin", plugin}, {"passed", passed()}, {"seed", seed}, {"kernels", all}};
+  Json json{{"plugin", plugin}, {"passed", passed()}, {"seed", seed}, {"kernels", all}};
+  if (!trace.empty()) json["trace"] = Json{{"folder", trace}, {"calls", traced}};
+  return json;
 }
 
 std::string text_of(const CheckReport& report) {
   std::string text = fmt::format("plug-in {}\n", report.plugin);
+  if (!report.trace.empty())
+    text += fmt::format("{} calls of {}, on what their arrays held, are among those below\n", report.traced,
+                        report.trace);
   for (const KernelVerdict& verdict : report.kernels) {
     text += fmt::format("\nkernel {}, {} of {} calls computed\n", title_of(verdict), verdict.computed,
                         verdict.calls);

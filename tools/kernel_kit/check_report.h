@@ -1,6 +1,8 @@
 // Shows what `holdfast kernel check` found: for people, as one JSON document, and as a page.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,8 @@ namespace holdfast::bench::kernel_kit {
 struct CheckReport {
   std::string plugin = {};  // as kernels::text_of() has it
   std::uint64_t seed = 0;   // of the numbers that it was tried on
+  std::string trace = {};   // folder of calls of a run (call_trace.h); empty: none
+  std::size_t traced = 0;   // number of its calls that were offered
   std::vector<KernelVerdict> kernels = {};
   bool passed() const;
   Json json() const;

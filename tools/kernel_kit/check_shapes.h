@@ -1,6 +1,9 @@
 // Calls that `holdfast kernel check` tries a kernel on: those of models, and others that models never make.
 #pragma once
 
+#include <cstddef>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +19,8 @@ struct CheckShape {
   bench::OpCall call;
   measure::OperandContents contents = {};
   std::shared_ptr<const void> lists = {};  // table or segments that the call points to
+  // What a run had in the arrays of the call, by operand; empty: it is no call of a trace.
+  std::vector<std::span<const std::byte>> given = {};
 };
 
 // Returns the calls of the op, in fp32 and bf16, that the reference computes in about a second together. They have every

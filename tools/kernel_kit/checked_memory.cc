@@ -17,6 +17,7 @@ double value_of(Values values, double uniform, std::int64_t index) {
   constexpr std::int64_t every = 101;
   switch (values) {
     case Values::usual:
+    case Values::traced:
       return plain;
     case Values::zeros:
       return index % 3 == 0 ? -0.0 : 0.0;
@@ -72,6 +73,8 @@ const char* name_of(Values values) {
       return "tiny";
     case Values::denormal:
       return "denormal";
+    case Values::traced:
+      return "traced";
   }
   return "unknown";
 }
@@ -112,6 +115,11 @@ void CheckedMemory::fill(Array& array) const {
   std::byte* const target = array.memory.data() + array.begin;
   const Operand& operand = array.operand;
   const std::span whole(target, array.bytes);
+  if (operand_ <= terms_.given.size() && !terms_.given[operand_ - 1].empty()) {
+    const std::span<const std::byte> given = terms_.given[operand_ - 1];
+    std::ranges::copy(given.first(std::min(given.size(), whole.size())), whole.begin());
+    return;
+  }
   if (!has_first_content(operand)) {
     std::ranges::fill(whole, terms_.poison);
     return;

@@ -31,6 +31,7 @@ enum class Values : std::uint8_t {
   large,     // up to 1e4 in magnitude
   tiny,      // up to 1e-30 in magnitude
   denormal,  // up to 1e-39 in magnitude: below the smallest normal number
+  traced,    // those that a run had (CheckedMemoryTerms::given)
 };
 const char* name_of(Values values);
 
@@ -42,6 +43,8 @@ struct CheckedMemoryTerms {
   std::size_t shift = 0;               // elements by which arrays begin after an address that 64 divides
   bool is_fenced = false;  // arrays end at memory that nobody may touch, instead of such an address
   measure::OperandContents contents = {};
+  // What arrays hold first, by the operand that has them first; empty: numbers of the seed.
+  std::vector<std::span<const std::byte>> given = {};
 };
 
 class CheckedMemory {
@@ -107,7 +110,7 @@ class CheckedMemory {
   // Fills the digests that an op compares with those of the memory, except for one of each kind, which is to be found.
   template <typename Op>
   void leave_digests(const Op& op) {
-    if (op.block_digests != nullptr && op.checks_digests) {
+    if (op.block_digests != nullptr && op.checks_digests && terms_.given.empty()) {
       reference(OptimizerDigest{.tensors = op.tensors,
                                 .tensor_count = op.tensor_count,
                                 .block_count = op.block_count,
@@ -117,7 +120,7 @@ class CheckedMemory {
     }
     if constexpr (requires { op.gradient_digests; }) {
       if (op.block_digests != nullptr) updated_ = op;
-      if (op.gradient_digests == nullptr) return;
+      if (op.gradient_digests == nullptr || !terms_.given.empty()) return;
       auto* const digests = const_cast<std::uint64_t*>(op.gradient_digests);
       leave_gradient_digests(op, digests);
       ++digests[op.block_count - 1];

@@ -50,13 +50,14 @@ double fastest_other(const CallFigures& call) {
 class CallBench {
  public:
   CallBench(const CounterClock& clock, const KernelBenchTerms& terms, KernelRunner& runner,
-            const KernelChoice& usual, const StepCall& call, QuickRandom& random,
+            const KernelChoice& usual, const StepCall& call, BenchMemory::Given given, QuickRandom& random,
             const std::function<void(const std::string&)>& tell)
       : clock_(clock),
         terms_(terms),
         runner_(runner),
         usual_(first_that_computes(usual.order, call.sample.shape.arguments())),
         call_(call),
+        given_(given),
         random_(random),
         tell_(tell),
         text_(measure::call_text(call.sample.shape.id(), call.sample.shape.arguments())) {}
@@ -79,6 +80,7 @@ class CallBench {
   KernelRunner& runner_;
   const Implementation& usual_;
   const StepCall& call_;
+  BenchMemory::Given given_;
   QuickRandom& random_;
   const std::function<void(const std::string&)>& tell_;
   std::string text_;
@@ -178,8 +180,8 @@ CallFigures CallBench::figures() const {
 
 Result<void> CallBench::run(double seconds, OpFigures& figures) {
   const std::uint64_t begin = CounterClock::now();
-  HF_TRY(memory_, BenchMemory::make(call_.sample));
-  HF_TRY(twin_, BenchMemory::make(call_.sample));
+  HF_TRY(memory_, BenchMemory::make(call_.sample, given_));
+  HF_TRY(twin_, BenchMemory::make(call_.sample, given_));
   memory_->renew(random_);
   for (const Implementation* each : contenders_for(*terms_.registry, terms_.op, {.isa = best_cpu_isa()})) {
     if (each->plugin != nullptr) tell_(fmt::format("{} on {}: supports()", each->name, text_));
@@ -296,8 +298,8 @@ Result<OpFigures> bench_kernels(const CounterClock& clock, const KernelBenchTerm
   const std::uint64_t begin = CounterClock::now();
   for (std::size_t i = 0; i < terms.calls.size(); ++i) {
     const double left = terms.seconds - clock.seconds_since(begin);
-    CallBench bench(clock, terms, runner, usual[static_cast<std::size_t>(terms.op)], terms.calls[i], random,
-                    tell);
+    CallBench bench(clock, terms, runner, usual[static_cast<std::size_t>(terms.op)], terms.calls[i],
+                    terms.given.empty() ? BenchMemory::Given() : terms.given[i], random, tell);
     HF_TRY_VOID(bench.run(left / static_cast<double>(terms.calls.size() - i), figures));
   }
   if (std::string problem = clock.problem_of_clock(); !problem.empty())

@@ -5,6 +5,7 @@
 //   HF_TRY(const OpFigures figures, bench_kernels(env, clock, {.registry = registry, .op = op, .calls = calls, ...}, tell));
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <span>
 #include <string>
@@ -65,6 +66,8 @@ struct KernelBenchTerms {
   const KernelRegistry* registry = nullptr;  // with those of the plug-in
   OpId op = OpId::count;
   std::span<const StepCall> calls = {};
+  // What a run had in the arrays of each call, by operand (BenchMemory::make); empty: random numbers.
+  std::span<const std::vector<std::span<const std::byte>>> given = {};
   DType dtype = DType::fp32;  // of the run
   Limits* limits = nullptr;
   int threads = 1;

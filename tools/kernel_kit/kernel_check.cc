@@ -65,9 +65,9 @@ constexpr AllowedAlias allowed_aliases[] = {{OpId::add, "a", "y"},
 template <typename Op>
 class Trial {
  public:
-  Trial(const Implementation& kernel, const Implementation& usual, const Op& shape,
-        const measure::OperandContents& contents, std::uint64_t seed)
-      : kernel_(kernel), usual_(usual), shape_(shape), contents_(contents), seed_(seed) {}
+  Trial(const Implementation& kernel, const Implementation& usual, const Op& shape, const CheckShape& call,
+        std::uint64_t seed)
+      : kernel_(kernel), usual_(usual), shape_(shape), call_(call), seed_(seed) {}
 
   bool is_computed() const { return kernel_.computes(&shape_); }
   const Implementation& usual() const { return usual_; }
@@ -125,7 +125,8 @@ class Trial {
                           .guard = ways.guard,
                           .shift = ways.shift,
                           .is_fenced = ways.is_fenced,
-                          .contents = contents_});
+                          .contents = call_.contents,
+                          .given = call_.given});
   }
   int count_of(std::string_view name) const {
     int count = 0;
@@ -150,7 +151,7 @@ class Trial {
   const Implementation& kernel_;
   const Implementation& usual_;
   const Op& shape_;
-  const measure::OperandContents& contents_;
+  const CheckShape& call_;
   std::uint64_t seed_;
 };
 
@@ -203,17 +204,19 @@ class KernelChecker {
 
   void check(const CheckShape& shape) {
     visit_op(shape.call.id(), shape.call.arguments(), [&](const auto& op) {
-      const Trial trial(kernel_, first_that_computes(usual_.order, shape.call.arguments()), op,
-                        shape.contents, seed_);
+      const Trial trial(kernel_, first_that_computes(usual_.order, shape.call.arguments()), op, shape, seed_);
       ++verdict_.calls;
       label_ = measure::call_text(shape.call.id(), shape.call.arguments());
       if constexpr (requires { op.dtype; }) label_ += op.dtype == DType::fp32 ? ", fp32" : "";
+      const bool is_traced = !shape.given.empty();
+      if (is_traced) label_ += ", " + shape.use;
       tell("supports()", 0);
       if (!trial.is_computed()) return;
       const bool is_first = verdict_.computed++ == 0 || shape.use == "odd";
-      check_values(trial, Values::usual);
+      check_values(trial, is_traced ? Values::traced : Values::usual);
       if (failed_) return;
       check_bits(trial);
+      if (is_traced) return;
       check_aliases(trial, op);
       for (const Values values :
            {Values::zeros, Values::outliers, Values::large, Values::tiny, Values::denormal}) {
@@ -435,11 +438,16 @@ Json KernelVerdict::json() const {
 }
 
 Result<KernelVerdict> check_kernel(Env& env, const Implementation& kernel,
-                                   const std::function<void(const std::string&)>& tell, std::uint64_t seed) {
+                                   const std::function<void(const std::string&)>& tell, std::uint64_t seed,
+                                   std::span<const CheckShape> traced) {
   HF_TRY(const KernelTable usual, kernel_registry().choose(best_cpu_isa(), {}));
   HF_TRY(const std::vector<CheckShape> shapes, check_shapes(env, kernel.op));
   KernelChecker checker(env, kernel, usual[static_cast<std::size_t>(kernel.op)], tell, seed);
   for (const CheckShape& shape : shapes) {
+    if (checker.gives_up()) break;
+    checker.check(shape);
+  }
+  for (const CheckShape& shape : traced) {
     if (checker.gives_up()) break;
     checker.check(shape);
   }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "runtime/core/json.h"
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
+#include "tools/kernel_kit/check_shapes.h"
 
 namespace holdfast::bench::kernel_kit {
 
@@ -44,10 +46,10 @@ struct KernelVerdict {
   Json json() const;
 };
 
-// Runs all checks, on numbers that follow from the seed. `tell` is called before each call of the kernel with what comes, which is the last word of a kernel
+// Runs all checks, on numbers that follow from the seed, and then on the calls of a trace with the numbers that they had. `tell` is called before each call of the kernel with what comes, which is the last word of a kernel
 // that crashes or hangs. An error is one of this program, not of the kernel.
 Result<KernelVerdict> check_kernel(Env& env, const Implementation& kernel,
                                    const std::function<void(const std::string&)>& tell,
-                                   std::uint64_t seed = 17);
+                                   std::uint64_t seed = 17, std::span<const CheckShape> traced = {});
 
 }  // namespace holdfast::bench::kernel_kit

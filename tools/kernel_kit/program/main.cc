@@ -19,11 +19,13 @@
 #include "runtime/os/processes.h"
 #include "tools/bench_native/step_calls.h"
 #include "tools/bench_native/synthetic_run.h"
+#include "tools/kernel_kit/call_trace.h"
 #include "tools/kernel_kit/check_report.h"
 #include "tools/kernel_kit/kernel_bench.h"
 #include "tools/kernel_kit/kernel_folder.h"
 #include "tools/kernel_kit/program/ab_command.h"
 #include "tools/kernel_kit/program/child_process.h"
+#include "tools/kernel_kit/program/trace_command.h"
 
 namespace holdfast::cli {
 namespace {
@@ -39,17 +41,18 @@ constexpr const char* usage =
     "  new OP [--lang cpp] [--out DIR] a folder (OP) with a kernel, a Makefile and the contract; `make` "
     "there builds\n"
     "                                  kernel.so, whose kernel has the name mine\n"
-    "  check FILE.so [--op OP] [--json] [--page FILE.html] [--seconds N] [--seed N]\n"
+    "  check FILE.so [--op OP] [--trace DIR] [--json] [--page FILE.html] [--seconds N] [--seed N]\n"
     "                                  the plug-in's numbers against the reference in double, its bits on 1 "
     "to 16\n"
     "                                  threads, what it writes; in a process of its own, of which no "
     "step\n"
     "                                  lasts longer than N seconds (300); on numbers that "
     "are new each\n"
-    "                                  time, or those of a seed\n"
-    "  bench FILE.so --config RUN.toml [--op OP] [--threads N] [--seconds N] [--json FILE]\n"
+    "                                  time, or those of a seed; --trace: and on the calls of a trace\n"
+    "  bench FILE.so --config RUN.toml | --trace DIR [--op OP] [--threads N] [--seconds N] [--json FILE]\n"
     "                                  how fast the plug-in's kernels are on the calls of a step of that "
-    "run, "
+    "run, or of a\n"
+    "                                  trace and on what its arrays held, "
     "beside all\n"
     "                                  others, with warm and cold caches; N seconds for each op (30); what "
     "is "
@@ -63,6 +66,16 @@ constexpr const char* usage =
     "                                  the first result with other bits, loss, and time by step; --noise: "
     "and what\n"
     "                                  other last bits make of the loss. RUN: a config or a run directory\n"
+    "  trace RUN --steps LIST --ops PATTERNS [--calls N] [--out DIR] [--section.key=value ...]\n"
+    "                                  computes steps (12,20-22) of a run again, as replay does, and keeps "
+    "the "
+    "first N calls\n"
+    "                                  (1) of each shape of these ops ('rmsnorm_*,matmul') in each step in "
+    "DIR "
+    "(trace): what\n"
+    "                                  their arrays held before and after, as safetensors and as a dataset "
+    "of\n"
+    "                                  FlashInfer-Bench; says about how many bytes before it writes them\n"
     "\n"
     "Exit code 0, 1 where check or bench finds something wrong, 2 where a word or a file is, 76 where "
     "somebody else "
@@ -119,12 +132,26 @@ Result<int> make_new(Env& env, const std::vector<std::string>& words) {
   return 0;
 }
 
+Error of_another_op(const kernel_kit::CallTrace& trace, const std::string& plugin,
+                    const std::vector<std::string>& names) {
+  return fail(ExitCode::config,
+              "{} has no call of what plug-in {} has kernels for ({}); it has calls of {}. Capture those of "
+              "the op with "
+              "holdfast kernel trace, from a run that calls it",
+              trace.folder, plugin, fmt::join(names, ", "), fmt::join(trace.ops(), ", "));
+}
+
 Result<kernel_kit::CheckReport> check_all(Env& env, const Arguments& arguments, const Tell& tell) {
   const std::string& path = arguments.positional(0);
   HF_TRY_VOID(tell("loading it"));
   HF_TRY(const KernelRegistry* registry, registry_with_plugins(env, {path}));
   HF_TRY(const std::int64_t seed, arguments.integer("seed", 0, 0));
-  kernel_kit::CheckReport report{.seed = static_cast<std::uint64_t>(seed)};
+  kernel_kit::CheckReport report{.seed = static_cast<std::uint64_t>(seed),
+                                 .trace = arguments.text("trace", "")};
+  std::optional<kernel_kit::CallTrace> trace;
+  if (!report.trace.empty()) {
+    HF_TRY(trace, kernel_kit::open_trace(env, report.trace));
+  }
   std::vector<std::string> names;
   for (std::size_t index = 0; index < op_count; ++index) {
     for (const Implementation* each : registry->of(static_cast<OpId>(index))) {
@@ -133,13 +160,18 @@ Result<kernel_kit::CheckReport> check_all(Env& env, const Arguments& arguments, 
       names.emplace_back(op_names[index]);
       if (arguments.has("op") && arguments.text("op", "") != op_names[index]) continue;
       Result<void> told;
+      kernel_kit::TracedCalls traced;
+      if (trace.has_value()) {
+        HF_TRY(traced, kernel_kit::load_calls(env, *trace, static_cast<OpId>(index)));
+      }
+      report.traced += traced.checked.size();
       HF_TRY(kernel_kit::KernelVerdict verdict,
              kernel_kit::check_kernel(
                  env, *each,
                  [&](const std::string& what) {
                    if (told.ok()) told = tell(fmt::format("{} of {}: {}", each->name, op_names[index], what));
                  },
-                 report.seed));
+                 report.seed, traced.checked));
       HF_TRY_VOID(std::move(told));
       report.kernels.push_back(std::move(verdict));
     }
@@ -147,13 +179,14 @@ Result<kernel_kit::CheckReport> check_all(Env& env, const Arguments& arguments, 
   if (report.kernels.empty())
     return fail(ExitCode::config, "plug-in {} has no kernel for {}; it has some for {}", path,
                 arguments.text("op", ""), fmt::join(names, ", "));
+  if (trace.has_value() && report.traced == 0) return of_another_op(*trace, path, names);
   return report;
 }
 
 // The child: checks the kernels in this process, which they may end.
 Result<int> check_here(Env& env, const std::vector<std::string>& words) {
   HF_TRY(const Arguments arguments,
-         Arguments::parse("kernel check", words, {"FILE.so"}, {"op", "seed", "folder"}));
+         Arguments::parse("kernel check", words, {"FILE.so"}, {"op", "seed", "trace", "folder"}));
   return work_as_child(env, arguments.text("folder", ""), [&](const Tell& tell) -> Result<Json> {
     HF_TRY(const kernel_kit::CheckReport report, check_all(env, arguments, tell));
     return Json{{"document", report.json()},
@@ -195,8 +228,8 @@ Result<int> show(Env& env, const CheckTerms& terms, const Json& result) {
 }
 
 Result<int> check(Env& env, const std::vector<std::string>& words) {
-  HF_TRY(const Arguments arguments,
-         Arguments::parse("kernel check", words, {"FILE.so"}, {"op", "page", "seconds", "seed"}, {"json"}));
+  HF_TRY(const Arguments arguments, Arguments::parse("kernel check", words, {"FILE.so"},
+                                                     {"op", "trace", "page", "seconds", "seed"}, {"json"}));
   CheckTerms terms{.path = arguments.positional(0), .op = arguments.text("op", "")};
   if (arguments.has("op")) HF_TRY_VOID(outcome_of(kernel_kit::op_of_name(terms.op)));
   HF_TRY(terms.seconds, arguments.integer("seconds", terms.seconds, 1));
@@ -204,6 +237,10 @@ Result<int> check(Env& env, const std::vector<std::string>& words) {
   terms.page = arguments.text("page", "");
   std::vector<std::string> child = {"check-here", terms.path};
   if (!terms.op.empty()) child.push_back("--op=" + terms.op);
+  if (arguments.has("trace")) {
+    HF_TRY_VOID(outcome_of(kernel_kit::open_trace(env, arguments.text("trace", ""))));
+    child.push_back("--trace=" + arguments.text("trace", ""));
+  }
   // Numbers that a plug-in knew before could be answered from a table.
   HF_TRY(const std::int64_t seed,
          arguments.integer("seed", static_cast<std::int64_t>(env.random_u64() % 1'000'000'000), 0));
@@ -214,35 +251,68 @@ Result<int> check(Env& env, const std::vector<std::string>& words) {
 
 // The child: measures the kernels of the plug-in in this process.
 struct BenchTerms {
-  std::string path = {}, config = {}, op = {};
+  std::string path = {}, config = {}, trace = {}, op = {};
   std::int64_t threads = 0, seconds = 30;
+
+  const std::string& source() const { return trace.empty() ? config : trace; }
 };
 Result<BenchTerms> bench_terms(const Arguments& arguments) {
   BenchTerms terms{.path = arguments.positional(0),
                    .config = arguments.text("config", ""),
+                   .trace = arguments.text("trace", ""),
                    .op = arguments.text("op", "")};
-  if (terms.config.empty())
+  if (terms.config.empty() == terms.trace.empty())
     return fail(ExitCode::config,
-                "kernel bench needs --config RUN.toml: it measures the calls of a step of that run");
+                "kernel bench needs --config RUN.toml or --trace DIR, and not both: it measures the calls of "
+                "a step of that "
+                "run, or those that were captured from one");
   if (arguments.has("op")) HF_TRY_VOID(outcome_of(kernel_kit::op_of_name(terms.op)));
   HF_TRY(terms.threads, arguments.integer("threads", 0, 1));
   HF_TRY(terms.seconds, arguments.integer("seconds", terms.seconds, 1));
   return terms;
 }
 
+// BenchedCalls are the calls of a step of a config, or of a trace.
+struct BenchedCalls {
+  Env& env;
+  std::optional<bench::BenchRun> run = {};
+  std::optional<kernel_kit::CallTrace> trace = {};
+
+  static Result<BenchedCalls> open(Env& env, const BenchTerms& terms) {
+    BenchedCalls source{.env = env};
+    if (!terms.trace.empty()) {
+      HF_TRY(source.trace, kernel_kit::open_trace(env, terms.trace));
+      return source;
+    }
+    HF_TRY(const std::vector<Override> device, parse_overrides({"--device=cpu"}));
+    HF_TRY(source.run, bench::load_bench_run(env, terms.config, device));
+    return source;
+  }
+  int threads() const {
+    return trace.has_value() ? trace->facts.threads : bench::threads_of(env, run->config);
+  }
+  bool is_bf16() const {
+    return (trace.has_value() ? trace->facts.precision : run->config.training.precision) == "bf16";
+  }
+  Result<kernel_kit::TracedCalls> of(OpId op) const {
+    if (trace.has_value()) return kernel_kit::load_calls(env, *trace, op);
+    kernel_kit::TracedCalls calls;
+    HF_TRY(calls.measured, bench::calls_of_step(env, run->config, *run->data, op));
+    return calls;
+  }
+};
+
 Result<Json> bench_all(Env& env, const BenchTerms& terms, const Tell& tell) {
-  HF_TRY_VOID(tell("reading the config"));
-  HF_TRY(const std::vector<Override> device, parse_overrides({"--device=cpu"}));
-  HF_TRY(const bench::BenchRun run, bench::load_bench_run(env, terms.config, device));
-  const int threads =
-      terms.threads > 0 ? static_cast<int>(terms.threads) : bench::threads_of(env, run.config);
+  HF_TRY_VOID(tell(terms.trace.empty() ? "reading the config" : "reading the trace"));
+  HF_TRY(const BenchedCalls source, BenchedCalls::open(env, terms));
+  const int threads = terms.threads > 0 ? static_cast<int>(terms.threads) : source.threads();
   HF_TRY(const measure::MeasuredDevice measured, measure::MeasuredDevice::find(env, {.threads = threads}));
   constexpr std::int64_t limit_ms = 40;
   const std::unique_ptr<measure::Limits> limits = measured.limits(limit_ms);
   const kernel_kit::CounterClock clock(env);
   HF_TRY_VOID(tell("loading it"));
   HF_TRY(const KernelRegistry* registry, registry_with_plugins(env, {terms.path}));
-  Json document{{"plugin", terms.path}, {"run", terms.config}, {"ops", Json::array()}};
+  Json document{{"plugin", terms.path}, {"run", terms.source()}, {"ops", Json::array()}};
   measured.describe(document);
   std::string text = fmt::format("plug-in {}\n{}, {} threads\n", fmt::join(plugins_of(*registry), ""),
                                  measured.line(), threads);
@@ -254,28 +324,31 @@ Result<Json> bench_all(Env& env, const BenchTerms& terms, const Tell& tell) {
     if (std::ranges::none_of(registry->of(op), is_mine)) continue;
     names.emplace_back(op_names[index]);
     if (!terms.op.empty() && terms.op != op_names[index]) continue;
-    HF_TRY(const std::vector<bench::StepCall> calls, bench::calls_of_step(env, run.config, *run.data, op));
-    if (calls.empty()) continue;
+    HF_TRY(const kernel_kit::TracedCalls calls, source.of(op));
+    if (calls.measured.empty()) continue;
     Result<void> told;
     HF_TRY(const kernel_kit::OpFigures figures,
-           kernel_kit::bench_kernels(
-               clock,
-               {.registry = registry,
-                .op = op,
-                .calls = calls,
-                .dtype = run.config.training.precision == "bf16" ? DType::bf16 : DType::fp32,
-                .limits = limits.get(),
-                .threads = threads,
-                .seconds = static_cast<double>(terms.seconds),
-                .seed = env.random_u64()},
-               [&](const std::string& what) {
-                 if (told.ok()) told = tell(fmt::format("{}: {}", op_names[index], what));
-               }));
+           kernel_kit::bench_kernels(clock,
+                                     {.registry = registry,
+                                      .op = op,
+                                      .calls = calls.measured,
+                                      .given = calls.given,
+                                      .dtype = source.is_bf16() ? DType::bf16 : DType::fp32,
+                                      .limits = limits.get(),
+                                      .threads = threads,
+                                      .seconds = static_cast<double>(terms.seconds),
+                                      .seed = env.random_u64()},
+                                     [&](const std::string& what) {
+                                       if (told.ok())
+                                         told = tell(fmt::format("{}: {}", op_names[index], what));
+                                     }));
     HF_TRY_VOID(std::move(told));
     passed = passed && figures.problems.empty();
     document["ops"].push_back(kernel_kit::json_of(figures));
-    text += "\n" + kernel_kit::text_of(figures, terms.config);
+    text += "\n" + kernel_kit::text_of(figures, terms.source());
   }
+  if (document["ops"].empty() && source.trace.has_value())
+    return of_another_op(*source.trace, terms.path, terms.op.empty() ? names : std::vector{terms.op});
   if (document["ops"].empty())
     return fail(ExitCode::config, "a step of {} calls none of what plug-in {} has kernels for{}: {}",
                 terms.config, terms.path, terms.op.empty() ? "" : " and --op asks for",
@@ -285,19 +358,22 @@ Result<Json> bench_all(Env& env, const BenchTerms& terms, const Tell& tell) {
 }
 
 Result<int> bench_here(Env& env, const std::vector<std::string>& words) {
-  HF_TRY(const Arguments arguments, Arguments::parse("kernel bench", words, {"FILE.so"},
-                                                     {"config", "op", "threads", "seconds", "folder"}));
+  HF_TRY(const Arguments arguments,
+         Arguments::parse("kernel bench", words, {"FILE.so"},
+                          {"config", "trace", "op", "threads", "seconds", "folder"}));
   HF_TRY(const BenchTerms terms, bench_terms(arguments));
   return work_as_child(env, arguments.text("folder", ""),
                        [&](const Tell& tell) { return bench_all(env, terms, tell); });
 }
 
 Result<int> bench(Env& env, const std::vector<std::string>& words) {
-  HF_TRY(const Arguments arguments, Arguments::parse("kernel bench", words, {"FILE.so"},
-                                                     {"config", "op", "threads", "seconds", "json"}));
+  HF_TRY(const Arguments arguments,
+         Arguments::parse("kernel bench", words, {"FILE.so"},
+                          {"config", "trace", "op", "threads", "seconds", "json"}));
   HF_TRY(const BenchTerms terms, bench_terms(arguments));
-  std::vector<std::string> child = {"bench-here", terms.path, "--config=" + terms.config,
-                                    fmt::format("--seconds={}", terms.seconds)};
+  std::vector<std::string> child = {
+      "bench-here", terms.path, terms.trace.empty() ? "--config=" + terms.config : "--trace=" + terms.trace,
+      fmt::format("--seconds={}", terms.seconds)};
   if (terms.threads > 0) child.push_back(fmt::format("--threads={}", terms.threads));
   if (!terms.op.empty()) child.push_back("--op=" + terms.op);
   // It says something before each turn of the plug-in; between them are those of others, and measurements of the machine.
@@ -324,13 +400,14 @@ struct Subcommand {
   Result<int> (*run)(Env& env, const std::vector<std::string>& words);
 };
 constexpr std::size_t child_commands = 3;  // the last ones, which people do not use
-constexpr std::array<Subcommand, 10> subcommands = {{{"list", list},
+constexpr std::array<Subcommand, 11> subcommands = {{{"list", list},
                                                      {"contract", contract},
                                                      {"header", header},
                                                      {"new", make_new},
                                                      {"check", check},
                                                      {"bench", bench},
                                                      {"ab", run_kernel_ab},
+                                                     {"trace", run_kernel_trace},
                                                      {"check-here", check_here},
                                                      {"bench-here", bench_here},
                                                      {"ab-here", run_kernel_ab_here}}};
