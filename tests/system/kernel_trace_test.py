@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shlex
+import shutil
 import struct
 import subprocess
 import unittest
@@ -293,6 +294,30 @@ class TraceTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertRegex(done.stdout, r"wrong: mine on \d+x\d+: it (writes the results of an earlier call|was right in \d+ calls that were compared, and is wrong)")
 
+    def test_a_run_with_a_plugin(self):
+        file, run = build_norm(self.scene.directory / "trains.so"), self.scene.run("plugin")
+        plugin = f"--kernels.plugins={file}"
+        run.start(1, overrides=[plugin, "--kernels.rmsnorm_forward=mine"]).expect_exit(0)
+        words = ["kernel", "trace", run.directory, "--steps=2", "--ops=rmsnorm_*", "--out", self.scene.directory / "of-plugin"]
+        refused = harness.call_program(*words)
+        self.assertEqual(refused.returncode, 2, refused.stdout)
+        self.assertIn("name the plug-in that has it in kernels.plugins", refused.stdout)
+        said = harness.program_output(*words, plugin)
+        self.assertRegex(said, r"(?m)^rmsnorm_forward +\d+x\d+ +mine [0-9a-f]{16} ")
+        self.assertIn("each has the bits of the run", said)
+
+    def test_other_numbers_than_the_run_recorded(self):
+        run = self.scene.run("other")
+        shutil.copytree(self.run_of_one.directory, run.directory)
+        log = run.directory / "events.jsonl"
+        events = [json.loads(line) for line in log.read_text().splitlines()]
+        for event in events:
+            if event["event"] == "step" and event["step"] == 7:
+                event["loss"] += 2.0 ** -40
+        log.write_text("".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events))
+        said = self.trace("--steps=7,8", "--ops=rotary", "--out", self.scene.directory / "of-other", run=run.directory)
+        self.assertTrue(said.endswith("\nsteps: other bits than the run recorded in step 7 (loss); holdfast replay says more\n"), said)
+
     def test_section_of_the_documents(self):
         """docs/kernels.md: what it says is printed, in its order."""
         page = (harness.ROOT / "docs/kernels.md").read_text()
@@ -381,6 +406,26 @@ class BadInputTest(unittest.TestCase):
         (self.folder / "mine").write_text("mine")
         self.expect_row(self.trace("--steps=1", "--ops=add"))
         self.assertEqual([path.name for path in self.folder.iterdir()], ["mine"])
+
+    def test_trace_differs(self):
+        file, run = self.folder.with_suffix(".so"), self.scene.run("counts")
+        build_norm(file, wrong="static int calls; if (row == 0) y[0] += 1e-3f * (float)(++calls % 7);")
+        plugin = f"--kernels.plugins={file}"
+        run.start(1, overrides=[plugin, "--kernels.rmsnorm_forward=mine", "--threads=1"]).expect_exit(0)
+        self.expect_row(harness.call_program("kernel", "trace", run.directory, "--steps=1", "--ops=rmsnorm_forward", "--out", self.folder, plugin))
+        self.assertFalse(self.folder.exists())
+        self.assertEqual(list(self.scene.directory.glob(f"{self.folder.name}.partial*")), [])
+
+    def test_trace_no_room(self):
+        self.folder.mkdir()
+        words = shlex.join([str(harness.PROGRAM), "kernel", "trace", str(self.run_of_one.directory), "--steps=1-6", "--ops=matmul", f"--out={self.folder}/trace"])
+        mount = f"mount -t tmpfs -o size=64k tmpfs {shlex.quote(str(self.folder))}"
+        done = subprocess.run(["unshare", "--mount", "--map-root-user", "sh", "-c", f"{mount} || exit 99\n{words}; code=$?; ls -A {self.folder}; exit $code"],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False)
+        if done.returncode == 99 or done.stdout.startswith("unshare:"):
+            harness.skip(f"nothing can be mounted here: {done.stdout.strip()}")
+        self.expect_row(done)
+        self.assertTrue(done.stdout.endswith("on another disk\n"), "nothing is left")
 
     def test_trace_disk_full(self):
         words = shlex.join([str(harness.PROGRAM), "kernel", "trace", str(self.run_of_one.directory), "--steps=1", "--ops=rmsnorm_*", f"--out={self.folder}"])

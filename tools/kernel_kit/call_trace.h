@@ -27,7 +27,7 @@ struct KeptCall {
   std::string uuid = {};
   std::uint64_t step = 0;
   std::string place = {};   // "layers.3.attention"
-  std::string kernel = {};  // that computed it, such as "avx512"
+  std::string kernel = {};  // that computed it, such as "avx512", or "mine" with the digest of its file
   TracedCall call = {};
 };
 

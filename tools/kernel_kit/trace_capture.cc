@@ -49,6 +49,12 @@ std::string definition_name(OpId op, std::string_view text) {
   return name.substr(0, most);
 }
 
+// Returns the name of a kernel; of a plug-in's also what tells its file from others, as the identity of a device has it.
+std::string name_with_file(const Implementation& kernel) {
+  if (kernel.plugin == nullptr) return kernel.name;
+  return fmt::format("{} {}", kernel.name, short_digest(*kernel.plugin->file));
+}
+
 // CallRecorder keeps the first calls of each shape in each step. The thread of the queue calls it, but for those that begin and end
 // a step, while nothing runs.
 class CallRecorder final : public device::CallWatch {
@@ -82,7 +88,7 @@ class CallRecorder final : public device::CallWatch {
                         .place = place.part == OpScope::Part::none
                                      ? "no layer"
                                      : part_name({.part = place.part, .layer = place.layer}),
-                        .kernel = kernel.plugin != nullptr ? kernel.plugin->text : kernel.name,
+                        .kernel = name_with_file(kernel),
                         .call = begin_call(id, arguments, vocabulary_)};
     kernels_[pending_->uuid] = &kernel;
   }
