@@ -294,6 +294,39 @@ class TraceTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertRegex(done.stdout, r"wrong: mine on \d+x\d+: it (writes the results of an earlier call|was right in \d+ calls that were compared, and is wrong)")
 
+    def test_bench_records_what_it_found(self):
+        """Solution and Trace as the documentation of FlashInfer-Bench demands them: which members an evaluation has follows from its status."""
+        kernel = self.scene.directory / "recorded"
+        harness.program_output("kernel", "new", "rmsnorm_forward", "--out", kernel)
+        source = (kernel / "kernel.cc").read_text()
+        for number, (old, new, status) in enumerate((("", "", "PASSED"), ("op.epsilon", "op.epsilon + 1", "INCORRECT_NUMERICAL"))):
+            self.assertIn(old, source)
+            (kernel / "kernel.cc").write_text(source.replace(old, new) if old else source)
+            subprocess.run(["make", "-C", str(kernel)], capture_output=True, timeout=60, check=True)
+            done = harness.call_program("kernel", "bench", kernel / "kernel.so", "--trace", self.folder, "--seconds=1", "--record")
+            self.assertEqual(done.returncode, int(status != "PASSED"), done.stdout)
+            for path in self.folder.glob("traces/rmsnorm_forward/*.jsonl"):
+                lines = [json.loads(line) for line in path.read_text().splitlines()]
+                self.assertEqual(len(lines), number + 1)
+                line, evaluation = lines[-1], lines[-1]["evaluation"]
+                solution = json.loads((self.folder / "solutions/rmsnorm_forward" / f"{line['solution']}.json").read_text())
+                self.assertEqual((path.stem, line["solution"]), (line["definition"], solution["name"]))
+                self.assertIn(line["workload"], [workload for _, workload in self.calls("rmsnorm_forward")])
+                self.assertEqual(evaluation["status"], status)
+                self.assertRegex(evaluation["timestamp"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+                self.assertTrue(evaluation["environment"]["hardware"])
+                self.assertEqual("performance" in evaluation, status == "PASSED")
+                if status == "PASSED":
+                    performance = evaluation["performance"]
+                    self.assertAlmostEqual(performance["speedup_factor"], performance["reference_latency_ms"] / performance["latency_ms"], places=6)
+                self.assertEqual(evaluation["correctness"]["max_relative_error"] < 1e-5, status == "PASSED")
+                self.assertEqual(solution["spec"]["entry_point"].split("::")[0], solution["sources"][0]["path"])
+                self.assertEqual(solution["sources"][0]["content"], (kernel / "kernel.cc").read_text())
+                self.assertEqual((solution["definition"], solution["spec"]["language"], solution["spec"]["target_hardware"]), (path.stem, "cpp", ["cpu"]))
+        refused = harness.call_program("kernel", "bench", kernel / "kernel.so", "--config", self.scene.config, "--record")
+        self.assertEqual(refused.returncode, 2, refused.stdout)
+        self.assertIn("--record writes into a trace: give --trace DIR, and not --config", refused.stdout)
+
     def test_a_run_with_a_plugin(self):
         file, run = build_norm(self.scene.directory / "trains.so"), self.scene.run("plugin")
         plugin = f"--kernels.plugins={file}"

@@ -1,7 +1,6 @@
 #include "tools/kernel_kit/call_trace.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -316,6 +315,8 @@ Result<TracedCalls> load_calls(Env& env, const CallTrace& trace, OpId op) {
                                            .lists = checked.lists},
                                 .calls = shapes[i]->calls_of_step()});
       calls.given.push_back(checked.given);
+      calls.first.push_back(i);
+      calls.workloads.push_back(workload_of(*shapes[i], kept));
     }
     calls.checked.push_back(std::move(checked));
   }

@@ -98,6 +98,8 @@ struct TracedCalls {
   std::vector<CheckShape> checked = {};                    // each of them
   std::vector<StepCall> measured = {};                     // one of each shape, with its number in a step
   std::vector<std::vector<std::span<const std::byte>>> given = {};  // what the arrays of each of these hold
+  std::vector<std::size_t> first = {};  // of each of these, which of the kept calls it is
+  std::vector<Json> workloads = {};     // workload_of() of each of these
 };
 // Reads the calls of an op; none where the trace has none. ExitCode::data where a file was damaged.
 Result<TracedCalls> load_calls(Env& env, const CallTrace& trace, OpId op);

@@ -437,6 +437,38 @@ Json KernelVerdict::json() const {
           {"arrays", arrays}};
 }
 
+CallErrors errors_of(const Implementation& kernel, const CheckShape& shape, int threads) {
+  const Result<KernelTable> table = kernel_registry().choose(best_cpu_isa(), {});
+  HF_CHECK(table.ok(), "{}", table.error().message);
+  const ImplementationOrder& order = (*table)[static_cast<std::size_t>(kernel.op)].order;
+  return visit_op(shape.call.id(), shape.call.arguments(), [&](const auto& op) {
+    const Trial trial(kernel, first_that_computes(order, shape.call.arguments()), op, shape, 0);
+    KernelRunner runner(threads);
+    CallErrors found;
+    const auto actual = trial.run(runner, {});
+    const CheckedMemory expected = trial.run_reference({}), usual = trial.run_usual(runner, {});
+    found.is_allowed = actual.damage.empty();
+    for (std::size_t i = 0; i < actual.memory.arrays().size(); ++i) {
+      const CheckedMemory::Array& array = actual.memory.arrays()[i];
+      if (!array.is_written || array.operand.access == Operand::Access::scratch) continue;
+      const DType dtype = array.operand.dtype;
+      const bool is_words = array.operand.content == Operand::Content::words;
+      const std::vector<std::byte> own = actual.memory.follows_from_others(array);
+      const std::span<const std::byte> right = own.empty() ? expected.arrays()[i].content() : std::span(own);
+      const NumberErrors errors = compare_numbers(array.content(), right, dtype, is_words);
+      const ErrorLimits limits =
+          error_limits(dtype, is_words, compare_numbers(usual.arrays()[i].content(), right, dtype, is_words));
+      found.relative = std::max(found.relative, errors.relative());
+      found.absolute = std::max(found.absolute, errors.largest_error);
+      found.ulp = std::max(found.ulp, errors.ulp_max);
+      found.wrong_kind += errors.wrong_kind;
+      found.is_allowed =
+          found.is_allowed && errors.relative() <= limits.relative && errors.wrong_kind <= limits.wrong_kind;
+    }
+    return found;
+  });
+}
+
 Result<KernelVerdict> check_kernel(Env& env, const Implementation& kernel,
                                    const std::function<void(const std::string&)>& tell, std::uint64_t seed,
                                    std::span<const CheckShape> traced) {

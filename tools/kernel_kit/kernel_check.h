@@ -7,6 +7,7 @@
 // The kernel runs in this process, which it may crash or keep for ever: run it in one of its own (program/main.cc).
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -45,6 +46,14 @@ struct KernelVerdict {
   bool passed() const { return problems.empty(); }
   Json json() const;
 };
+
+// CallErrors says by how much a kernel misses the reference in double in one call, at most in any of its arrays.
+struct CallErrors {
+  double relative = 0.0, absolute = 0.0, ulp = 0.0;  // relative to the largest element of the array
+  std::int64_t wrong_kind = 0;  // elements that are not finite where they should be, or the other way
+  bool is_allowed = true;       // `kernel check` has nothing against it
+};
+CallErrors errors_of(const Implementation& kernel, const CheckShape& shape, int threads);
 
 // Runs all checks, on numbers that follow from the seed, and then on the calls of a trace with the numbers that they had. `tell` is called before each call of the kernel with what comes, which is the last word of a kernel
 // that crashes or hangs. An error is one of this program, not of the kernel.

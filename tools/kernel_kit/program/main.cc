@@ -19,6 +19,7 @@
 #include "runtime/os/processes.h"
 #include "tools/bench_native/step_calls.h"
 #include "tools/bench_native/synthetic_run.h"
+#include "tools/kernel_kit/bench_records.h"
 #include "tools/kernel_kit/call_trace.h"
 #include "tools/kernel_kit/check_report.h"
 #include "tools/kernel_kit/kernel_bench.h"
@@ -49,7 +50,8 @@ constexpr const char* usage =
     "                                  lasts longer than N seconds (300); on numbers that "
     "are new each\n"
     "                                  time, or those of a seed; --trace: and on the calls of a trace\n"
-    "  bench FILE.so --config RUN.toml | --trace DIR [--op OP] [--threads N] [--seconds N] [--json FILE]\n"
+    "  bench FILE.so --config RUN.toml | --trace DIR [--op OP] [--threads N] [--seconds N]\n"
+    "     [--json FILE] [--record]\n"
     "                                  how fast the plug-in's kernels are on the calls of a step of that "
     "run, or of a\n"
     "                                  trace and on what its arrays held, "
@@ -57,7 +59,9 @@ constexpr const char* usage =
     "                                  others, with warm and cold caches; N seconds for each op (30); what "
     "is "
     "fast because\n"
-    "                                  it does not do the work is found\n"
+    "                                  it does not do the work is found; --record: and adds what it found to "
+    "the dataset\n"
+    "                                  of the trace\n"
     "  ab RUN [--plugin FILE.so] [--kernels.OP=NAME ...] [--steps N] [--from newest|start] [--noise]\n"
     "     [--section.key=value ...] [--json FILE] [--page FILE.html] [--seconds N]\n"
     "                                  a run beside the same run with those kernels, from one state and on "
@@ -253,6 +257,7 @@ Result<int> check(Env& env, const std::vector<std::string>& words) {
 struct BenchTerms {
   std::string path = {}, config = {}, trace = {}, op = {};
   std::int64_t threads = 0, seconds = 30;
+  bool records = false;  // what it finds, in the trace
 
   const std::string& source() const { return trace.empty() ? config : trace; }
 };
@@ -266,6 +271,10 @@ Result<BenchTerms> bench_terms(const Arguments& arguments) {
                 "kernel bench needs --config RUN.toml or --trace DIR, and not both: it measures the calls of "
                 "a step of that "
                 "run, or those that were captured from one");
+  terms.records = arguments.has("record");
+  if (terms.records && terms.trace.empty())
+    return fail(ExitCode::config,
+                "kernel bench --record writes into a trace: give --trace DIR, and not --config");
   if (arguments.has("op")) HF_TRY_VOID(outcome_of(kernel_kit::op_of_name(terms.op)));
   HF_TRY(terms.threads, arguments.integer("threads", 0, 1));
   HF_TRY(terms.seconds, arguments.integer("seconds", terms.seconds, 1));
@@ -317,6 +326,7 @@ Result<Json> bench_all(Env& env, const BenchTerms& terms, const Tell& tell) {
   std::string text = fmt::format("plug-in {}\n{}, {} threads\n", fmt::join(plugins_of(*registry), ""),
                                  measured.line(), threads);
   bool passed = true;
+  Json records = Json::array();
   std::vector<std::string> names;
   for (std::size_t index = 0; index < op_count; ++index) {
     const auto op = static_cast<OpId>(index);
@@ -344,6 +354,16 @@ Result<Json> bench_all(Env& env, const BenchTerms& terms, const Tell& tell) {
                                      }));
     HF_TRY_VOID(std::move(told));
     passed = passed && figures.problems.empty();
+    if (terms.records) {
+      for (const Json& each : kernel_kit::records_of(env,
+                                                     {.registry = registry,
+                                                     .op = op,
+                                                     .plugin = terms.path,
+                                                     .hardware = measured.line(),
+                                                     .program = build_version()},
+                                                     calls, figures))
+        records.push_back(each);
+    }
     document["ops"].push_back(kernel_kit::json_of(figures));
     text += "\n" + kernel_kit::text_of(figures, terms.source());
   }
@@ -354,13 +374,13 @@ Result<Json> bench_all(Env& env, const BenchTerms& terms, const Tell& tell) {
                 terms.config, terms.path, terms.op.empty() ? "" : " and --op asks for",
                 fmt::join(names, ", "));
   document["passed"] = passed;
-  return Json{{"document", document}, {"text", text}};
+  return Json{{"document", document}, {"text", text}, {"records", records}};
 }
 
 Result<int> bench_here(Env& env, const std::vector<std::string>& words) {
   HF_TRY(const Arguments arguments,
          Arguments::parse("kernel bench", words, {"FILE.so"},
-                          {"config", "trace", "op", "threads", "seconds", "folder"}));
+                          {"config", "trace", "op", "threads", "seconds", "folder"}, {"record"}));
   HF_TRY(const BenchTerms terms, bench_terms(arguments));
   return work_as_child(env, arguments.text("folder", ""),
                        [&](const Tell& tell) { return bench_all(env, terms, tell); });
@@ -369,11 +389,12 @@ Result<int> bench_here(Env& env, const std::vector<std::string>& words) {
 Result<int> bench(Env& env, const std::vector<std::string>& words) {
   HF_TRY(const Arguments arguments,
          Arguments::parse("kernel bench", words, {"FILE.so"},
-                          {"config", "trace", "op", "threads", "seconds", "json"}));
+                          {"config", "trace", "op", "threads", "seconds", "json"}, {"record"}));
   HF_TRY(const BenchTerms terms, bench_terms(arguments));
   std::vector<std::string> child = {
       "bench-here", terms.path, terms.trace.empty() ? "--config=" + terms.config : "--trace=" + terms.trace,
       fmt::format("--seconds={}", terms.seconds)};
+  if (terms.records) child.emplace_back("--record");
   if (terms.threads > 0) child.push_back(fmt::format("--threads={}", terms.threads));
   if (!terms.op.empty()) child.push_back("--op=" + terms.op);
   // It says something before each turn of the plug-in; between them are those of others, and measurements of the machine.
@@ -388,6 +409,7 @@ Result<int> bench(Env& env, const std::vector<std::string>& words) {
     if (!written.ok()) return fail(ExitCode::config, "--json: {}", written.error().message);
   }
   if (end.result.has_value()) {
+    HF_TRY_VOID(kernel_kit::write_records(env, terms.trace, end.result->value("records", Json::array())));
     fmt::print("{}", end.result->at("text").get<std::string>());
   } else {
     fmt::print("wrong: plug-in {} {}\n", terms.path, end.fault);
