@@ -8,6 +8,12 @@
 // the keys first_key[t] to t of it. 0 <= first_key[t] <= t, never decreasing along a sequence; null = 0
 // everywhere. Tiles that no query sees are not computed.
 //
+// Forward also continues sequences whose earlier tokens are in a cache, as text is made: row t is then token
+// first_position + t of its sequence and sees all tokens up to itself. Their keys and values, those of the rows
+// among them, are in cache_BS(2K)D with S = first_position + sequence_length, per token first K key heads, then
+// K value heads; those in qkv are not read, and first_key is null. The kernels of this tree give a row the same
+// bits with a cache as without.
+//
 // bf16: what is stored is rounded, and so are, where an implementation multiplies in bf16 (avx512_bf16, amx),
 // the probabilities and the gradients of the scores before their products, as FlashAttention does; the others
 // compute in fp32 between load and store. Their bits differ; each has the same in every run and for any
@@ -22,11 +28,11 @@
 
 namespace holdfast::kernels {
 
-// Multiplications and additions of `products` products over the pairs of a query and a key not after it; documents
-// do not count.
-double causal_flops(const auto& op, double products) {
+// Multiplications and additions of `products` products over the pairs of a query and a key not after it, of which
+// `cached` are before the first query; documents do not count.
+double causal_flops(const auto& op, double products, std::int64_t cached = 0) {
   const auto length = static_cast<double>(op.sequence_length);
-  const double pairs = length * (length + 1.0) / 2.0;
+  const double pairs = length * ((length + 1.0) / 2.0 + static_cast<double>(cached));
   return products * 2.0 * pairs * static_cast<double>(op.head_size) *
          static_cast<double>(op.batch * op.heads);
 }
@@ -37,16 +43,21 @@ constexpr Operand reads_first_keys(std::int64_t rows) {
 struct AttentionForward {
   static constexpr OpId id = OpId::attention_forward;
   const void* qkv = nullptr;                // dtype
+  const void* cache = nullptr;              // dtype; (batch, S, 2 kv_heads, head_size), or null
   const std::int32_t* first_key = nullptr;  // or null
   void* out = nullptr;                      // dtype; (batch, sequence_length, heads * head_size)
   float* lse = nullptr;  // (batch, heads, sequence_length): log of the sum of exp(scale * q.k), for backward
   std::int64_t batch = 0, sequence_length = 0, heads = 0, kv_heads = 0, head_size = 0;
+  std::int64_t first_position = 0;  // tokens of the cache before the first row; 0 without a cache
   DType dtype = DType::fp32;
-  static constexpr const char* shape = "{batch}x{sequence_length} {heads}/{kv_heads} heads of {head_size}";
-  double flops() const { return causal_flops(*this, 2.0); }
+  static constexpr const char* shape =
+      "{batch}x{sequence_length} {heads}/{kv_heads} heads of {head_size}{cache}";
+  double flops() const { return causal_flops(*this, 2.0, first_position); }
   static void visit_operands(auto& op, auto&& visit) {
     const std::int64_t rows = op.batch * op.sequence_length;
+    const std::int64_t tokens = op.batch * (op.first_position + op.sequence_length);
     visit(op.qkv, reads("qkv", op.dtype, rows * (op.heads + 2 * op.kv_heads) * op.head_size));
+    visit(op.cache, reads("cache", op.dtype, tokens * 2 * op.kv_heads * op.head_size).if_given());
     visit(op.first_key, reads_first_keys(rows));
     visit(op.out, writes("out", op.dtype, rows * op.heads * op.head_size));
     visit(op.lse, writes("lse", DType::fp32, rows * op.heads));
@@ -65,7 +76,7 @@ struct AttentionBackward {
   void* dqkv = nullptr;    // dtype; like qkv, overwritten
   std::int64_t batch = 0, sequence_length = 0, heads = 0, kv_heads = 0, head_size = 0;
   DType dtype = DType::fp32;
-  static constexpr const char* shape = AttentionForward::shape;
+  static constexpr const char* shape = "{batch}x{sequence_length} {heads}/{kv_heads} heads of {head_size}";
   // The two of the forward pass are computed again for the probabilities and their gradients.
   double flops() const { return causal_flops(*this, 5.0); }
   static void visit_operands(auto& op, auto&& visit) {

@@ -10,7 +10,8 @@ bool supports_bf16_matmul(const void* arguments) {
 }
 
 bool supports_bf16_attention_forward(const void* arguments) {
-  return static_cast<const AttentionForward*>(arguments)->dtype == DType::bf16;
+  const AttentionForward& op = *static_cast<const AttentionForward*>(arguments);
+  return op.dtype == DType::bf16 && op.cache == nullptr;
 }
 
 bool supports_bf16_attention_backward(const void* arguments) {

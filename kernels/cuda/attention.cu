@@ -35,6 +35,26 @@ struct Softmax {
   }
 };
 
+// Keys and values of one head: of the sequence, or of its cache.
+template <typename T>
+struct SeenTokens {
+  const T* keys;
+  const T* values;
+  int stride;
+};
+template <typename T>
+__device__ SeenTokens<T> seen_tokens(const AttentionForward& op, const HeadPlace& place, int b, int head) {
+  if (op.cache == nullptr) {
+    const T* qkv = static_cast<const T*>(op.qkv);
+    return {qkv + place.key, qkv + place.value, place.qkv_stride};
+  }
+  const int width = static_cast<int>(op.kv_heads * op.head_size);
+  const int kv_head = head / static_cast<int>(op.heads / op.kv_heads);
+  const T* keys = static_cast<const T*>(op.cache) + b * (op.first_position + op.sequence_length) * 2 * width +
+                  kv_head * op.head_size;
+  return {keys, keys + width, 2 * width};
+}
+
 template <typename T, int columns>
 __global__ void __launch_bounds__(tile_threads) attend(AttentionForward op) {
   TileMemory& memory = tile_memory();
@@ -43,10 +63,12 @@ __global__ void __launch_bounds__(tile_threads) attend(AttentionForward op) {
   const HeadPlace place = place_of(op, at.b, at.head);
   const VisibleKeys visible = visible_keys(op, at.b);
   const int length = visible.length, head_size = static_cast<int>(op.head_size);
+  const int before = static_cast<int>(op.first_position);  // tokens of the cache
   const int first_column = static_cast<int>(blockIdx.y) * columns;
   const int last_tile = (length - 1) / tile_rows;
   const int first_query = (last_tile - at.tile) * tile_rows;  // the longest first
   const T* qkv = static_cast<const T*>(op.qkv);
+  const SeenTokens<T> seen = seen_tokens<T>(op, place, at.b, at.head);
   const HeadRows<T> queries(qkv + place.query, place.qkv_stride, first_query, length);
   const float scale = log2_e / sqrtf(static_cast<float>(head_size));
 
@@ -54,15 +76,14 @@ __global__ void __launch_bounds__(tile_threads) attend(AttentionForward op) {
   for (int i = 0; i < 4; ++i) first_visible[i] = visible.first_of(first_query + thread.y + 16 * i);
   Softmax softmax;
   float sum[4][columns / 16] = {};
-  const int end = min(length, first_query + tile_rows);
+  const int end = before + min(length, first_query + tile_rows);
   for (int first_key = visible.first_of(first_query) / tile_rows * tile_rows; first_key < end;
        first_key += tile_rows) {
     float scores[4][4], shrink[4];
-    multiply_rows(queries, HeadRows<T>(qkv + place.key, place.qkv_stride, first_key, end), head_size, memory,
-                  scores);
+    multiply_rows(queries, HeadRows<T>(seen.keys, seen.stride, first_key, end), head_size, memory, scores);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int query = first_query + thread.y + 16 * i;
+      const int query = before + first_query + thread.y + 16 * i;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int key = first_key + thread.x + 16 * j;
@@ -75,8 +96,8 @@ __global__ void __launch_bounds__(tile_threads) attend(AttentionForward op) {
     for (int i = 0; i < 4; ++i) {
       for (float& value : sum[i]) value *= shrink[i];
     }
-    add_weighted_rows<columns>(HeadRows<T>(qkv + place.value, place.qkv_stride, first_key, end), first_column,
-                               head_size, memory, sum);
+    add_weighted_rows<columns>(HeadRows<T>(seen.values, seen.stride, first_key, end), first_column, head_size,
+                               memory, sum);
   }
   float inverse[4];
   for (int i = 0; i < 4; ++i) {

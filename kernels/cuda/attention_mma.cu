@@ -86,7 +86,8 @@ __global__ void __launch_bounds__(mma_threads, 2) attend(AttentionForward op) {
 }  // namespace
 
 bool supports_attention_forward_mma(const void* arguments) {
-  return supports_attention_mma<AttentionForward>(arguments);
+  return static_cast<const AttentionForward*>(arguments)->cache == nullptr &&
+         supports_attention_mma<AttentionForward>(arguments);
 }
 
 void run_attention_forward_mma(Context& context, const void* arguments) {

@@ -483,12 +483,21 @@ typedef struct hf_rotary {
 // the keys first_key[t] to t of it. 0 <= first_key[t] <= t, never decreasing along a sequence; null = 0
 // everywhere. Tiles that no query sees are not computed.
 //
+// Forward also continues sequences whose earlier tokens are in a cache, as text is made: row t is then token
+// first_position + t of its sequence and sees all tokens up to itself. Their keys and values, those of the rows
+// among them, are in cache_BS(2K)D with S = first_position + sequence_length, per token first K key heads, then
+// K value heads; those in qkv are not read, and first_key is null. The kernels of this tree give a row the same
+// bits with a cache as without.
+//
 // bf16: what is stored is rounded, and so are, where an implementation multiplies in bf16 (avx512_bf16, amx),
 // the probabilities and the gradients of the scores before their products, as FlashAttention does; the others
 // compute in fp32 between load and store. Their bits differ; each has the same in every run and for any
 // number of threads.
 typedef struct hf_attention_forward {
-  const void* qkv;           // read, dtype, rows * (heads + 2 * kv_heads) * head_size elements; dtype
+  const void* qkv;  // read, dtype, rows * (heads + 2 * kv_heads) * head_size elements; dtype
+  // read, dtype, tokens * 2 * kv_heads * head_size elements, or NULL; (batch, S, 2 kv_heads, head_size), or
+  // NULL
+  const void* cache;
   const int32_t* first_key;  // read, int32, rows elements, or NULL
   // written, dtype, rows * heads * head_size elements; (batch, sequence_length, heads * head_size)
   void* out;
@@ -500,9 +509,10 @@ typedef struct hf_attention_forward {
   int64_t heads;
   int64_t kv_heads;
   int64_t head_size;
-  uint8_t dtype;  // HF_FP32 or HF_BF16
+  int64_t first_position;  // tokens of the cache before the first row; 0 without a cache
+  uint8_t dtype;           // HF_FP32 or HF_BF16
 } hf_attention_forward;
-#define HF_SCHEMA_ATTENTION_FORWARD UINT64_C(0x8a0afb37cdc8324d)
+#define HF_SCHEMA_ATTENTION_FORWARD UINT64_C(0x21d64f1a0005eca8)
 
 // === op attention_backward ===
 //
@@ -515,6 +525,12 @@ typedef struct hf_attention_forward {
 // first_key (batch, sequence_length) keeps documents that share a sequence apart: query t of a sequence sees
 // the keys first_key[t] to t of it. 0 <= first_key[t] <= t, never decreasing along a sequence; null = 0
 // everywhere. Tiles that no query sees are not computed.
+//
+// Forward also continues sequences whose earlier tokens are in a cache, as text is made: row t is then token
+// first_position + t of its sequence and sees all tokens up to itself. Their keys and values, those of the rows
+// among them, are in cache_BS(2K)D with S = first_position + sequence_length, per token first K key heads, then
+// K value heads; those in qkv are not read, and first_key is null. The kernels of this tree give a row the same
+// bits with a cache as without.
 //
 // bf16: what is stored is rounded, and so are, where an implementation multiplies in bf16 (avx512_bf16, amx),
 // the probabilities and the gradients of the scores before their products, as FlashAttention does; the others

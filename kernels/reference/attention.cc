@@ -37,6 +37,15 @@ struct Head {
   std::int64_t query(std::int64_t t) const { return qkv(t, head); }
   std::int64_t key(std::int64_t t) const { return qkv(t, op.heads + kv_head()); }
   std::int64_t value(std::int64_t t) const { return qkv(t, op.heads + op.kv_heads + kv_head()); }
+  // Return offsets in keys_values(), of token s of the sequence.
+  std::int64_t seen_key(std::int64_t s) const {
+    if (op.cache == nullptr) return key(s);
+    return ((b * (op.first_position + op.sequence_length) + s) * 2 * op.kv_heads + kv_head()) * op.head_size;
+  }
+  std::int64_t seen_value(std::int64_t s) const {
+    return op.cache == nullptr ? value(s) : seen_key(s) + op.kv_heads * op.head_size;
+  }
+  const void* keys_values() const { return op.cache == nullptr ? op.qkv : op.cache; }
   std::int64_t out(std::int64_t t) const {
     return ((b * op.sequence_length + t) * op.heads + head) * op.head_size;
   }
@@ -55,15 +64,17 @@ struct Head {
 
 void forward_head(const Head<AttentionForward>& at) {
   const AttentionForward& op = at.op;
-  std::vector<double> p(static_cast<std::size_t>(op.sequence_length));
+  std::vector<double> p(static_cast<std::size_t>(op.first_position + op.sequence_length));
   for (std::int64_t t = 0; t < op.sequence_length; ++t) {
+    const std::int64_t last_key = op.first_position + t;
     double largest = -std::numeric_limits<double>::infinity();
-    for (std::int64_t s = at.first_key(t); s <= t; ++s) {
-      p[static_cast<std::size_t>(s)] = at.scale() * at.dot(op.qkv, at.query(t), op.qkv, at.key(s));
+    for (std::int64_t s = at.first_key(t); s <= last_key; ++s) {
+      p[static_cast<std::size_t>(s)] =
+          at.scale() * at.dot(op.qkv, at.query(t), at.keys_values(), at.seen_key(s));
       largest = std::max(largest, p[static_cast<std::size_t>(s)]);
     }
     double sum = 0;
-    for (std::int64_t s = at.first_key(t); s <= t; ++s) {
+    for (std::int64_t s = at.first_key(t); s <= last_key; ++s) {
       double& p_s = p[static_cast<std::size_t>(s)];
       p_s = std::exp(p_s - largest);
       sum += p_s;
@@ -71,8 +82,8 @@ void forward_head(const Head<AttentionForward>& at) {
     op.lse[at.row(t)] = static_cast<float>(largest + std::log(sum));
     for (std::int64_t d = 0; d < op.head_size; ++d) {
       double out = 0;
-      for (std::int64_t s = at.first_key(t); s <= t; ++s) {
-        out += p[static_cast<std::size_t>(s)] * element(op.qkv, at.value(s) + d, op.dtype);
+      for (std::int64_t s = at.first_key(t); s <= last_key; ++s) {
+        out += p[static_cast<std::size_t>(s)] * element(at.keys_values(), at.seen_value(s) + d, op.dtype);
       }
       set_element(op.out, at.out(t) + d, op.dtype, out / sum);
     }

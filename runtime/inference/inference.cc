@@ -1,6 +1,7 @@
 #include "runtime/inference/inference.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <vector>
 
@@ -14,10 +15,6 @@
 
 namespace holdfast::inference {
 namespace {
-
-// Sequences are padded to a multiple of this, so that a growing text needs few matmul shapes. Padding comes
-// after the text, and attention is causal, so padding changes nothing.
-constexpr std::int64_t length_multiple = 32;
 
 // Returns the model in fp32. Its chunks of the head are those of the device that is used, which need not be
 // the run's.
@@ -65,6 +62,7 @@ InferenceModel::InferenceModel(Config config, const InferenceOptions& options, s
     : config_(std::move(config)),
       spec_(fp32_spec(config_, options.device)),
       shape_(shape_of(config_, options)),
+      lengths_(static_cast<std::size_t>(options.cached_sequences), 0),
       buckets_(backward_buckets(spec_), 1),
       device_(std::move(device)) {}
 
@@ -98,7 +96,7 @@ Result<void> InferenceModel::allocate(Env& env) {
   const auto loss_sum =
       plan_.reserve("loss_sum", MemoryClass::workspace, sizeof(double), MemoryKind::host_visible);
   host_access_ = std::make_unique<HostAccess>(*device_, plan_);
-  model_ = std::make_unique<Model>(spec_, shape_, Model::Mode::forward_only, plan_);
+  model_ = std::make_unique<Model>(spec_, shape_, Model::Mode::forward_only, plan_, Recompute::none, stage());
   HF_TRY_VOID(check_fits(plan_, available_memory_bytes(env), 1, device_->host_sees_memory()));
   HF_TRY(arena_, allocate_memory(*device_, plan_));
   parameters_ = arena_.at<float>(parameters);
@@ -122,21 +120,67 @@ Result<void> InferenceModel::read_weights(Checkpoint& checkpoint, int threads) {
   return device_->status();
 }
 
-Result<std::span<const float>> InferenceModel::next_logits(std::span<const std::int32_t> tokens) {
+StageShape InferenceModel::stage() const {
+  StageShape stage = whole_stage(spec_);
+  stage.cached_sequences = static_cast<int>(lengths_.size());
+  return stage;
+}
+
+std::int64_t InferenceModel::room(int sequence) const {
+  return shape_.sequence_length - lengths_[static_cast<std::size_t>(sequence)];
+}
+
+int InferenceModel::sequences_at_once() const {
+  const std::int64_t rows = std::min(shape_.rows(), model_->head_rows());
+  return static_cast<int>(std::min(std::ssize(lengths_), rows));
+}
+
+Result<std::span<const float>> InferenceModel::append(int sequence, std::span<const std::int32_t> tokens) {
   const auto count = static_cast<std::int64_t>(tokens.size());
-  HF_CHECK(count >= 1 && count <= shape_.sequence_length);
-  const std::int64_t padded = (count + length_multiple - 1) / length_multiple * length_multiple;
-  const std::int64_t length = std::min(padded, shape_.sequence_length);
-  std::vector<std::int32_t> inputs(tokens.begin(), tokens.end());
-  inputs.resize(static_cast<std::size_t>(length));  // tokens that come after a token change nothing before it
-  TokenBatch batch = tokens_->stage(0, inputs, {}, {});
+  HF_CHECK(count >= 1 && count <= room(sequence));
+  std::int64_t& length = lengths_[static_cast<std::size_t>(sequence)];
+  const ContinuedRows rows{.sequence = sequence, .position = length, .rows = count};
+  length += count;
+  return run(tokens, {&rows, 1}, count - 1);
+}
+
+Result<std::span<const float>> InferenceModel::append(std::span<const NextToken> next) {
+  HF_CHECK(!next.empty() && std::ssize(next) <= sequences_at_once());
+  std::vector<std::int32_t> tokens;
+  std::vector<ContinuedRows> rows;
+  for (const NextToken& each : next) {
+    HF_CHECK(room(each.sequence) >= 1);
+    tokens.push_back(each.token);
+    rows.push_back({.sequence = each.sequence,
+                    .position = lengths_[static_cast<std::size_t>(each.sequence)]++,
+                    .rows = 1});
+  }
+  return run(tokens, rows, 0);
+}
+
+Result<std::span<const float>> InferenceModel::run(std::span<const std::int32_t> tokens,
+                                                   std::span<const ContinuedRows> continued,
+                                                   std::int64_t first_row) {
+  TokenBatch batch = tokens_->stage(0, tokens, {}, {});
   batch.first_key = nullptr;
-  batch.shape = {.batch = 1, .sequence_length = length};
-  const auto* logits = static_cast<const float*>(model_->forward_logits(*device_, batch, count - 1));
-  const std::span<const std::byte> seen =
-      host_access_->to_read(std::as_bytes(std::span(logits, static_cast<std::size_t>(spec_.vocabulary))));
+  batch.shape = {.batch = 1, .sequence_length = std::ssize(tokens)};
+  batch.continued = continued;
+  const auto rows = static_cast<std::size_t>(std::ssize(tokens) - first_row);
+  const auto vocabulary = static_cast<std::size_t>(spec_.vocabulary);
+  const auto slices = static_cast<std::size_t>(spec_.tensor_lanes);
+  const auto columns = static_cast<std::size_t>(spec_.slice().padded_vocabulary);
+  const auto* logits = static_cast<const float*>(
+      model_->forward_logits(*device_, batch, first_row, static_cast<std::int64_t>(rows)));
+  logits_.resize(rows * vocabulary);
+  for (std::size_t i = 0; i < slices * rows; ++i) {
+    const std::size_t first = i / rows * columns;  // token of the slice
+    if (first >= vocabulary) break;
+    const std::span<const std::byte> seen = host_access_->to_read(
+        std::as_bytes(std::span(logits + i * columns, std::min(columns, vocabulary - first))));
+    std::memcpy(logits_.data() + i % rows * vocabulary + first, seen.data(), seen.size());
+  }
   HF_TRY_VOID(device_->status());
-  return std::span(reinterpret_cast<const float*>(seen.data()), seen.size() / sizeof(float));
+  return std::span<const float>(logits_);
 }
 
 Result<double> InferenceModel::loss_sum(std::span<const std::int32_t> inputs,

@@ -1,12 +1,17 @@
 // InferenceModel is a trained model that only runs forward, on one device, in fp32; sampling and file
 // evaluation share it. The weights are a checkpoint's fp32 master weights, whatever layout and precision they
 // were trained in.
+//
+// For sampling it holds sequences: keys and values of their tokens stay in a cache, so that a token costs the
+// forward of one row. On a CPU the logits have the bits of a forward of the whole sequence, and those of a
+// sequence do not depend on the others.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "checkpoint/store.h"
 #include "runtime/config/config.h"
@@ -24,7 +29,8 @@ struct InferenceOptions {
   std::string device = "cpu";          // or "cuda"
   int threads = 1;                     // threads of the CPU
   std::int64_t sequence_length = 0;    // longest input; 0 = the run's training.sequence_length
-  std::int64_t batch = 1;              // number of sequences at once
+  std::int64_t batch = 1;              // number of sequences at once in loss_sum()
+  int cached_sequences = 0;            // number of sequences that append() continues
   std::vector<Override> kernels = {};  // keys of [kernels], in place of those of the run
 };
 
@@ -42,9 +48,21 @@ class InferenceModel {
   BatchShapeBT shape() const { return shape_; }
   const Device& device() const { return *device_; }
 
-  // Returns the logits of the token that follows `tokens` (1 to sequence_length of them): `vocabulary`
-  // values, valid until the next call. The error is the device's, here and below.
-  Result<std::span<const float>> next_logits(std::span<const std::int32_t> tokens);
+  // Empties a sequence of the cache.
+  void clear(int sequence) { lengths_[static_cast<std::size_t>(sequence)] = 0; }
+  // Returns how many more tokens a sequence may have: sequence_length in all.
+  std::int64_t room(int sequence) const;
+  // Appends tokens to a sequence, one or more, and returns the logits of the token that follows them:
+  // `vocabulary` values, valid until the next call. The error is the device's, here and below.
+  Result<std::span<const float>> append(int sequence, std::span<const std::int32_t> tokens);
+  // Appends a token to each of some sequences, at most sequences_at_once(), and returns the logits of each:
+  // (next, vocabulary).
+  struct NextToken {
+    int sequence = 0;
+    std::int32_t token = 0;
+  };
+  Result<std::span<const float>> append(std::span<const NextToken> next);
+  int sequences_at_once() const;
   // Returns the sum of the losses of shape().rows() tokens; a negative target is not counted. `first_key`:
   // see TokenBatch; empty = none.
   Result<double> loss_sum(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets,
@@ -55,10 +73,16 @@ class InferenceModel {
   Result<void> check_length(const std::string& checkpoint) const;
   Result<void> allocate(Env& env);
   Result<void> read_weights(Checkpoint& checkpoint, int threads);
+  // Runs rows that continue sequences, and returns the logits of those from `first_row` on.
+  Result<std::span<const float>> run(std::span<const std::int32_t> tokens,
+                                     std::span<const ContinuedRows> continued, std::int64_t first_row);
+  StageShape stage() const;
 
   Config config_;
   ModelSpec spec_;
   BatchShapeBT shape_;
+  std::vector<std::int64_t> lengths_;  // tokens of each sequence of the cache
+  std::vector<float> logits_;
   BucketPlan buckets_;
   MemoryPlan plan_;
   MemoryArena arena_;

@@ -41,6 +41,10 @@ std::string part_text(const Op& op, std::string_view name) {
   if constexpr (requires { op.token_count; }) {
     if (name == "tokens") return op.token_count > 0 ? fmt::format(" of {} tokens", op.token_count) : "";
   }
+  if constexpr (requires { op.first_position; }) {
+    if (name == "cache")
+      return op.cache != nullptr ? fmt::format(" after {} in a cache", op.first_position) : "";
+  }
   bool found = false;
   visit_shape(op, [&](std::string_view each, const auto& value) {
     if constexpr (!std::is_same_v<std::remove_cvref_t<decltype(value)>, DType>) {

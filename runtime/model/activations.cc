@@ -230,6 +230,9 @@ ActivationMemory::BlockSlots ActivationMemory::reserve_block(int microbatch, std
       {&BlockSlots::query_rstd, "query_norm.rstd", costly, queries},
       {&BlockSlots::keys, "keys", costly, keys * spec_.head_size, element},
       {&BlockSlots::key_rstd, "key_norm.rstd", costly, keys},
+      {&BlockSlots::cache, "cache", /*kept=*/true,
+       stage_.cached_sequences * largest_.sequence_length * stage_.tensor.count * 2 * slice_.kv_width(),
+       element},
       {&BlockSlots::attention, "attention", costly, sliced * slice_.attention_width(), element},
       {&BlockSlots::lse, "lse", costly, sliced * slice_.heads},
       {&BlockSlots::mid, "mid", costly, own * spec_.width, element},
@@ -270,6 +273,7 @@ Activations ActivationMemory::bind(Device& device, const MemoryArena& arena) con
            .keys = address(arena, s.keys),
            .query_norm = {.rstd = floats(arena, s.query_rstd)},
            .key_norm = {.rstd = floats(arena, s.key_rstd)},
+           .cache = address(arena, s.cache),
            .attention = address(arena, s.attention),
            .lse = floats(arena, s.lse),
            .mid_NC = address(arena, s.mid),
@@ -286,7 +290,8 @@ Activations ActivationMemory::bind(Device& device, const MemoryArena& arena) con
                     .dgathered_NC = address(arena, dgathered_),
                     .sums = {.parts = floats(arena, parts_), .arrivals = floats(arena, arrivals_)},
                     .cosine = floats(arena, cosine_),
-                    .sine = floats(arena, sine_)};
+                    .sine = floats(arena, sine_),
+                    .cache = {stage_.cached_sequences, largest_.sequence_length}};
   result.final_statistics = {floats(arena, final_mean_), floats(arena, final_rstd_)};
   result.head = bind_head(arena);
   result.norm_slices = floats(arena, norm_slices_);

@@ -80,6 +80,9 @@ struct StageShape {
   // weights; 0: backwards are whole.
   int weight_gradients_pending = 0;
   TensorShare tensor = {};  // slices of ModelSpec::tensor_lanes
+  // Sequences whose keys and values each block keeps, so that they may be continued; of a model that only runs
+  // forward.
+  int cached_sequences = 0;
   bool splits_backward() const { return weight_gradients_pending > 0; }
 };
 inline StageShape whole_stage(const ModelSpec& spec) {
@@ -100,7 +103,7 @@ class ActivationMemory {
 
  private:
   struct BlockSlots {
-    MemoryPlan::Slot attention_mean, attention_rstd, normed, qkv, attention, lse, mid;
+    MemoryPlan::Slot attention_mean, attention_rstd, normed, qkv, cache, attention, lse, mid;
     MemoryPlan::Slot query_rstd, key_rstd, queries, keys;
     MemoryPlan::Slot feed_forward_mean, feed_forward_rstd, normed_mid, up, active;
   };

@@ -10,23 +10,30 @@
 namespace holdfast::model {
 namespace {
 
-// Slice `slice` of what is (slices here, rows, columns).
-void* of_slice(const BlockRun& run, void* whole, int slice, std::int64_t columns) {
-  const std::int64_t elements = slice * run.rows() * columns;
-  return static_cast<std::byte*>(whole) + static_cast<std::size_t>(elements) * bytes_of(run.slice.dtype);
+// Returns row `row` of what has rows of so many columns.
+void* row_at(const BlockRun& run, void* whole, std::int64_t row, std::int64_t columns) {
+  return static_cast<std::byte*>(whole) + static_cast<std::size_t>(row * columns) * bytes_of(run.slice.dtype);
 }
 
-void rotate(const BlockRun& run, void* qkv, bool inverse) {
+// Slice `slice` of what is (slices here, rows, columns).
+void* of_slice(const BlockRun& run, void* whole, int slice, std::int64_t columns) {
+  return row_at(run, whole, slice * run.rows(), columns);
+}
+
+// Rotates rows whose sequences have `length` rows each and begin at `position`.
+void rotate(const BlockRun& run, void* qkv, std::int64_t rows, std::int64_t length, std::int64_t position,
+            bool inverse) {
   const ModelSpec& slice = run.slice;
   if (slice.positions > 0) return;
+  const std::int64_t angles = position * slice.head_size / 2;
   run.device.launch(Rotary{.x = qkv,
-                           .cosine = run.scratch.cosine,
-                           .sine = run.scratch.sine,
-                           .rows = run.rows(),
+                           .cosine = run.scratch.cosine + angles,
+                           .sine = run.scratch.sine + angles,
+                           .rows = rows,
                            .row_stride = slice.qkv_width(),
                            .heads = slice.heads + slice.kv_heads,
                            .head_size = slice.head_size,
-                           .sequence_length = run.sequences.shape.sequence_length,
+                           .sequence_length = length,
                            .inverse = inverse,
                            .dtype = slice.dtype});
 }
@@ -143,12 +150,52 @@ void normalise_heads_backward(const BlockRun& run, const Block& block, const Blo
   }
 }
 
+// Puts the keys and values of rows into the cache, and lets the rows attend to all that their sequences have there.
+void attend_to_cache(const BlockRun& run, const BlockActivations& a, int index) {
+  const ModelSpec& slice = run.slice;
+  const BatchShapeBT cache = run.scratch.cache;
+  const std::int64_t key_values = 2 * slice.kv_width();
+  std::int64_t row = 0;
+  for (const ContinuedRows& part : run.sequences.continued) {
+    HF_CHECK(part.sequence < cache.batch && part.position + part.rows <= cache.sequence_length);
+    const std::int64_t sequence = index * cache.batch + part.sequence;
+    void* const qkv = row_at(run, a.qkv, index * run.rows() + row, slice.qkv_width());
+    void* const cached = row_at(run, a.cache, sequence * cache.sequence_length, key_values);
+    rotate(run, qkv, part.rows, part.rows, part.position, /*inverse=*/false);
+    run.device.launch(CopyRows{.source = row_at(run, qkv, 1, slice.attention_width()),
+                               .target = row_at(run, cached, part.position, key_values),
+                               .rows = part.rows,
+                               .columns = key_values,
+                               .source_stride = slice.qkv_width(),
+                               .target_stride = key_values,
+                               .dtype = slice.dtype});
+    run.device.launch(
+        AttentionForward{.qkv = qkv,
+                         .cache = cached,
+                         .out = row_at(run, a.attention, index * run.rows() + row, slice.attention_width()),
+                         .lse = a.lse + lse_of_slice(run, index) + row * slice.heads,
+                         .batch = 1,
+                         .sequence_length = part.rows,
+                         .heads = slice.heads,
+                         .kv_heads = slice.kv_heads,
+                         .head_size = slice.head_size,
+                         .first_position = part.position,
+                         .dtype = slice.dtype});
+    row += part.rows;
+  }
+}
+
 void attend(const BlockRun& run, const Block& block, const BlockActivations& a) {
   const ModelSpec& slice = run.slice;
+  const std::int64_t length = run.sequences.shape.sequence_length;
   normalise_heads(run, block, a);
   for (int i = 0; i < run.group.share().count; ++i) {
+    if (!run.sequences.continued.empty()) {
+      attend_to_cache(run, a, i);
+      continue;
+    }
     void* const qkv = of_slice(run, a.qkv, i, slice.qkv_width());
-    rotate(run, qkv, /*inverse=*/false);
+    rotate(run, qkv, run.rows(), length, /*position=*/0, /*inverse=*/false);
     run.device.launch(AttentionForward{.qkv = qkv,
                                        .first_key = run.sequences.first_key,
                                        .out = of_slice(run, a.attention, i, slice.attention_width()),
@@ -180,7 +227,7 @@ void attend_backward(const BlockRun& run, const BlockActivations& a, void* dqkv_
                                         .kv_heads = slice.kv_heads,
                                         .head_size = slice.head_size,
                                         .dtype = slice.dtype});
-    rotate(run, dqkv, /*inverse=*/true);
+    rotate(run, dqkv, run.rows(), run.sequences.shape.sequence_length, /*position=*/0, /*inverse=*/true);
   }
 }
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "runtime/core/memory_plan.h"
 #include "runtime/device/device.h"
@@ -24,11 +25,20 @@ struct BatchShapeBT {
   std::int64_t rows() const { return batch * sequence_length; }
 };
 
+// Rows of a batch that continue one sequence, whose earlier tokens have their keys and values in the cache.
+struct ContinuedRows {
+  int sequence = 0;
+  std::int64_t position =
+      0;  // of the first row in its sequence; what the cache has from there on is replaced
+  std::int64_t rows = 0;
+};
+
 // The sequences of one microbatch, and which keys a token sees (first_key in kernels/attention.h; null = all
 // tokens before it).
 struct SequencesBT {
   BatchShapeBT shape;
   const std::int32_t* first_key = nullptr;
+  std::span<const ContinuedRows> continued = {};  // all rows, in their order; empty: whole sequences
 };
 
 struct Block {
@@ -50,6 +60,8 @@ struct BlockActivations {
   void* queries = nullptr;
   void* keys = nullptr;
   Norm::Statistics query_norm, key_norm;
+  // (slices, sequences, longest, 2 kv_width): rotated keys and values of each token, or null; BlockScratch::cache.
+  void* cache = nullptr;
   void* attention = nullptr;  // (slices, rows, attention_width)
   float* lse = nullptr;       // (slices, batch, heads, sequence_length)
   void* mid_NC = nullptr;     // own rows
@@ -85,6 +97,7 @@ struct BlockScratch {
   SliceSums sums;                 // `rows` is set for each call; null without tensor lanes
   const float* cosine = nullptr;  // rotary tables (sequence_length, head_size / 2), null without rotary
   const float* sine = nullptr;
+  BatchShapeBT cache = {};  // sequences of each block's cache, and the longest
 };
 
 // Arguments that all functions of a block share.

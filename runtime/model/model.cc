@@ -15,6 +15,9 @@ namespace {
 std::byte* row_of(void* matrix, std::int64_t row, std::int64_t width, DType dtype) {
   return static_cast<std::byte*>(matrix) + static_cast<std::size_t>(row * width) * bytes_of(dtype);
 }
+const std::byte* row_of(const void* matrix, std::int64_t row, std::int64_t width, DType dtype) {
+  return static_cast<const std::byte*>(matrix) + static_cast<std::size_t>(row * width) * bytes_of(dtype);
+}
 
 // Returns the entry of a ring that a microbatch uses; microbatches use the entries in turn.
 template <typename T>
@@ -144,7 +147,7 @@ BlockRun Model::run_of(Device& device, const TokenBatch& batch) const {
           .slice = slice_,
           .group = group(),
           .scratch = activations_.scratch,
-          .sequences = {batch.shape, batch.first_key}};
+          .sequences = {batch.shape, batch.first_key, batch.continued}};
 }
 
 void* Model::residual(int microbatch, std::size_t index) const {
@@ -212,17 +215,29 @@ Result<void> Model::embed(Device& device, const TokenBatch& batch, int microbatc
   auto* const all = static_cast<std::byte*>(alone ? x_NC : activations_.scratch.sums.parts);
   const std::size_t all_bytes = static_cast<std::size_t>(rows) * row_bytes;
   if (!alone) device.launch(FillZero{.target = all, .bytes = static_cast<std::int64_t>(all_bytes)});
-  for (std::size_t i = 0; i < token_table_.slices.size(); ++i) {
-    device.launch(EmbeddingForward{.tokens = batch.inputs,
-                                   .table = token_table_.slices[i].weight,
-                                   .positions = position_table_,
-                                   .x = all,
-                                   .rows = rows,
-                                   .width = spec_.width,
-                                   .sequence_length = batch.shape.sequence_length,
-                                   .first_token = sliced ? tokens_of_slice(i).first : 0,
-                                   .token_count = sliced ? slice_.padded_vocabulary : 0,
-                                   .dtype = spec_.dtype});
+  const auto embed_rows = [&](std::int64_t first_row, std::int64_t count, std::int64_t length,
+                              std::int64_t position) {
+    for (std::size_t i = 0; i < token_table_.slices.size(); ++i) {
+      device.launch(
+          EmbeddingForward{.tokens = batch.inputs + first_row,
+                           .table = token_table_.slices[i].weight,
+                           .positions = position_table_ == nullptr
+                                            ? nullptr
+                                            : row_of(position_table_, position, spec_.width, spec_.dtype),
+                           .x = row_of(all, first_row, spec_.width, spec_.dtype),
+                           .rows = count,
+                           .width = spec_.width,
+                           .sequence_length = length,
+                           .first_token = sliced ? tokens_of_slice(i).first : 0,
+                           .token_count = sliced ? slice_.padded_vocabulary : 0,
+                           .dtype = spec_.dtype});
+    }
+  };
+  if (batch.continued.empty()) embed_rows(0, rows, batch.shape.sequence_length, 0);
+  std::int64_t first_row = 0;
+  for (const ContinuedRows& part : batch.continued) {
+    embed_rows(first_row, part.rows, part.rows, part.position);
+    first_row += part.rows;
   }
   if (alone) return {};
   auto* const arrivals = reinterpret_cast<std::byte*>(activations_.scratch.sums.arrivals);
@@ -504,11 +519,12 @@ Result<void> Model::embedding_backward(Device& device, const TokenBatch& batch, 
   return {};
 }
 
-const void* Model::forward_logits(Device& device, const TokenBatch& batch, std::int64_t row) const {
-  HF_CHECK(group().share().ranks() == 1);
+const void* Model::forward_logits(Device& device, const TokenBatch& batch, std::int64_t first_row,
+                                  std::int64_t rows) const {
+  HF_CHECK(group().share().ranks() == 1 && rows <= head_rows());
   static_cast<void>(forward(device, batch, 0).ok());  // a group of one has no errors
   static_cast<void>(run_final_norm(device, batch, 0).ok());
-  const HeadChunk chunk = head_chunk(0, row, 1);
+  const HeadChunk chunk = head_chunk(0, first_row, rows);
   head_.forward(device, chunk.x_NC, chunk.logits, chunk.rows);
   return chunk.logits;
 }

@@ -39,6 +39,9 @@ struct TokenBatch {
   // documents. Positions do not restart with a document.
   const std::int32_t* first_key = nullptr;
   BatchShapeBT shape;
+  // Which sequences of the cache the rows continue (StageShape::cached_sequences), and from where on; empty:
+  // every sequence begins with its first row.
+  std::span<const ContinuedRows> continued = {};
 };
 
 // Receives notifications about buckets during backward, on the launching thread.
@@ -120,9 +123,12 @@ class Model {
   }
   Result<void> forward_backward(Device& device, const TokenBatch& batch, double* loss_sum,
                                 const BackwardOptions& options) const;
-  // Returns logits_V of one row (padded_vocabulary elements of the model's dtype), owned by the model, valid
-  // until the next call. Requires a model with all slices.
-  const void* forward_logits(Device& device, const TokenBatch& batch, std::int64_t row) const;
+  // Returns the logits of `rows` rows from `first_row` on, at most head_rows() of them, owned by the model, valid
+  // until the next call: (slices, rows, padded_vocabulary of a slice) elements of the model's dtype. Requires a
+  // model with all slices.
+  const void* forward_logits(Device& device, const TokenBatch& batch, std::int64_t first_row,
+                             std::int64_t rows = 1) const;
+  std::int64_t head_rows() const { return memory_.head_rows(); }
 
   const ModelSpec& spec() const { return spec_; }
   // Returns the parts that backward() is called with, in order: the whole, or one call for either part.

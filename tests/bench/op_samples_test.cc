@@ -159,6 +159,11 @@ TEST(ShapeText, TellsDifferentWorkApart) {
   const AttentionForward attention{
       .batch = 1, .sequence_length = 8, .heads = 4, .kv_heads = 2, .head_size = 16};
   EXPECT_EQ(shape_text(AttentionForward::id, &attention), "1x8 4/2 heads of 16");
+  AttentionForward cached = attention;
+  cached.cache = &cached;
+  cached.first_position = 5;
+  EXPECT_EQ(shape_text(AttentionForward::id, &cached), "1x8 4/2 heads of 16 after 5 in a cache");
+  EXPECT_EQ(measure::call_text(AttentionForward::id, &cached), "1x8 4/2 heads of 16 after 5 in a cache");
 }
 
 }  // namespace

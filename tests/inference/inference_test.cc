@@ -50,7 +50,7 @@ void fill_random(const ShardSpec& piece, std::span<float> values) {
 class InferenceTest : public testing::Test {
  protected:
   std::unique_ptr<InferenceModel> load(const std::string& run, const CheckpointContent& content,
-                                       const InferenceOptions& options = {}) {
+                                       const InferenceOptions& options = {.cached_sequences = 3}) {
     Result<Checkpoint> checkpoint =
         Checkpoint::open(posix_env(), write_checkpoint(directory_ / run, content));
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.error().message;
@@ -74,11 +74,28 @@ class InferenceTest : public testing::Test {
             .fill = fill_random};
   }
 
+  // Returns the texts of all prompts.
+  static std::vector<std::string> sampled_texts(InferenceModel& model, const SampleOptions& options) {
+    std::vector<std::string> texts;
+    const Result<std::int64_t> made = sample(model, options, [&](std::size_t prompt, std::string_view part) {
+      if (prompt == texts.size()) texts.emplace_back();
+      ASSERT_EQ(prompt + 1, texts.size()) << "prompts come one after another";
+      texts.back() += part;
+    });
+    EXPECT_TRUE(made.ok()) << made.error().message;
+    EXPECT_EQ(texts.size(), options.prompts.size());
+    return texts;
+  }
   static std::string sampled(InferenceModel& model, const SampleOptions& options) {
-    std::string text;
-    const Result<void> outcome = sample(model, options, [&](std::string_view part) { text += part; });
-    EXPECT_TRUE(outcome.ok()) << outcome.error().message;
-    return text;
+    return sampled_texts(model, options).front();
+  }
+
+  // Returns the logits of the token that follows.
+  static std::vector<float> logits_after(InferenceModel& model, const std::vector<std::int32_t>& tokens,
+                                         int sequence = 0) {
+    model.clear(sequence);
+    const std::span<const float> logits = model.append(sequence, tokens).value();
+    return {logits.begin(), logits.end()};
   }
 
   std::string data_file(const std::string& text) {
@@ -98,19 +115,19 @@ class InferenceTest : public testing::Test {
 
 TEST_F(InferenceTest, SaysTheOneThingItsWeightsKnow) {
   const auto model = load("run", counting(256, 256, /*ranks=*/3));
-  EXPECT_EQ(sampled(*model, {.prompt = "abc", .tokens = 5, .temperature = 0.0}), "abcdefgh");
-  // Past the window of 8 tokens it slides.
-  EXPECT_EQ(sampled(*model, {.prompt = "", .tokens = 40, .temperature = 0.0}).substr(21),
+  EXPECT_EQ(sampled(*model, {.prompts = {"abc"}, .tokens = 5, .temperature = 0.0}), "abcdefgh");
+  // Past the window of 8 tokens it goes on.
+  EXPECT_EQ(sampled(*model, {.prompts = {""}, .tokens = 40, .temperature = 0.0}).substr(21),
             " !\"#$%&'()*+,-./012");
-  const std::span<const float> logits = model->next_logits(std::vector<std::int32_t>{65, 10}).value();
+  const std::vector<float> logits = logits_after(*model, {65, 10});
   EXPECT_NEAR(logits[11], certainty, 0.1);
   EXPECT_NEAR(logits[10], 0.0, 1e-6);
 }
 
 TEST_F(InferenceTest, SpeaksTokenIdsWhereTheVocabularyIsNotBytes) {
   const auto model = load("run", counting(50, 64));  // 50 is padded to 64: padding is never chosen
-  EXPECT_EQ(sampled(*model, {.prompt = "3, 47", .tokens = 4, .temperature = 0.0}), "3, 47 48 49 0 1");
-  const SampleOptions wild{.prompt = "1", .tokens = 200, .temperature = 1000.0, .top_k = 0};
+  EXPECT_EQ(sampled(*model, {.prompts = {"3, 47"}, .tokens = 4, .temperature = 0.0}), "3, 47 48 49 0 1");
+  const SampleOptions wild{.prompts = {"1"}, .tokens = 200, .temperature = 1000.0, .top_k = 0};
   const Result<std::vector<std::int32_t>> tokens = parse_prompt(sampled(*model, wild), 50);
   ASSERT_TRUE(tokens.ok()) << tokens.error().message;
   EXPECT_EQ(tokens->size(), 201u);
@@ -118,14 +135,103 @@ TEST_F(InferenceTest, SpeaksTokenIdsWhereTheVocabularyIsNotBytes) {
 
 TEST_F(InferenceTest, SamplesAreReproducible) {
   const auto model = load("run", random());
-  const SampleOptions options{.prompt = "x", .tokens = 60, .temperature = 1.0, .top_k = 0, .seed = 5};
+  const SampleOptions options{.prompts = {"x"}, .tokens = 60, .temperature = 1.0, .top_k = 0, .seed = 5};
   const std::string text = sampled(*model, options);
-  EXPECT_EQ(text.size(), 61u);
-  const auto other_layout = load("other", random(/*ranks=*/4), {.threads = 2});
+  EXPECT_GE(text.size(), 58u);  // the last byte may begin a character
+  EXPECT_LE(text.size(), 61u);
+  const auto other_layout = load("other", random(/*ranks=*/4), {.threads = 2, .cached_sequences = 1});
   EXPECT_EQ(sampled(*other_layout, options), text);
   SampleOptions other_seed = options;
   other_seed.seed = 6;
   EXPECT_NE(sampled(*model, other_seed), text);
+}
+
+// A family of blocks, and slices of a layer.
+TEST_F(InferenceTest, TokensOneByOneHaveTheLogitsOfAllAtOnce) {
+  const std::pair<std::string, int> models[] = {{"style = \"gpt2\"\n", 1},
+                                                {"kv_heads = 1\n", 1},
+                                                {"style = \"qwen3\"\n", 1},
+                                                {"style = \"qwen2\"\n", 1},
+                                                {"style = \"mistral\"\n", 1},
+                                                {"style = \"gpt2\"\n", 2},
+                                                {"", 2}};
+  for (const auto& [more, slices] : models) {
+    SCOPED_TRACE(fmt::format("{}{} slices", more, slices));
+    CheckpointContent content{.config = resolved_config(model_text(300, 64, more)),
+                              .state = example_state(),
+                              .ranks = 1,
+                              .fill = fill_random};
+    content.config.parallel.tensor_lanes = slices;
+    const std::string name = fmt::format("run{}", &slices - &models[0].second);
+    const auto model = load(name, content);
+    const auto alone = load(name + "-alone", content, {.cached_sequences = 1});
+    const std::vector<std::int32_t> tokens = {7, 299, 3, 3, 150, 42, 9, 256};
+    for (int sequence = 0; sequence < 3; ++sequence) model->clear(sequence);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      // Sequence 2 is two tokens behind the others, and sequence 0 is the only one that has them so.
+      std::vector<InferenceModel::NextToken> next = {{.sequence = 1, .token = tokens[tokens.size() - 1 - i]},
+                                                     {.sequence = 0, .token = tokens[i]}};
+      if (i >= 2) next.push_back({.sequence = 2, .token = tokens[i - 2]});
+      const std::span<const float> all = model->append(next).value();
+      ASSERT_EQ(all.size(), next.size() * 300);
+      const std::vector<float> of_first(all.begin() + 300, all.begin() + 600);
+      const std::vector<float> of_last(all.end() - 300, all.end());
+      const auto end = tokens.begin() + static_cast<std::ptrdiff_t>(i) + 1;
+      EXPECT_EQ(logits_after(*alone, {tokens.begin(), end}), of_first);
+      if (i < 2) continue;
+      EXPECT_EQ(logits_after(*alone, {tokens.begin(), end - 2}), of_last);
+    }
+    EXPECT_EQ(model->room(0), 0);
+    EXPECT_EQ(model->room(2), 2);
+  }
+}
+
+// Five prompts in three sequences, which end at different times.
+TEST_F(InferenceTest, ATextIsTheSameWhateverIsBesideIt) {
+  const auto model = load("run", random());
+  SampleOptions options{.prompts = {"one", "and two", "", "four", "fifth"},
+                        .tokens = 30,
+                        .temperature = 1.0,
+                        .stops = {"e", "\xff"}};
+  const std::vector<std::string> texts = sampled_texts(*model, options);
+  const auto alone = load("alone", random(), {.cached_sequences = 1});
+  EXPECT_EQ(sampled_texts(*alone, options), texts);
+  options.prompts.resize(1);
+  EXPECT_EQ(sampled(*model, options), texts[0]);
+  options.prompts = {"one", "one"};
+  options.stops.clear();
+  const std::vector<std::string> twins = sampled_texts(*model, options);
+  EXPECT_NE(twins[0], twins[1]) << "each prompt has random numbers of its own";
+}
+
+// A full context is read anew from its last three quarters on, and every token is made from what is known then.
+TEST_F(InferenceTest, AFullContextGoesOnFromItsLastThreeQuarters) {
+  const auto model = load("run", random());
+  const SampleOptions options{.prompts = {"ab"}, .tokens = 30, .temperature = 0.0};
+  const std::string text = sampled(*model, options);
+  std::vector<std::int32_t> tokens = {'a', 'b'};
+  std::size_t seen = 0;
+  std::string expected = "ab";
+  for (int i = 0; i < 30; ++i) {
+    seen = i == 0 ? 2 : seen == 8 ? 6 : seen + 1;
+    const std::vector<float> logits =
+        logits_after(*model, {tokens.end() - static_cast<std::ptrdiff_t>(seen), tokens.end()});
+    tokens.push_back(choose_token(logits, options, 0.0).value());
+    expected += static_cast<char>(tokens.back());
+  }
+  EXPECT_TRUE(expected.starts_with(text));
+  EXPECT_GE(text.size(), expected.size() - 3);
+}
+
+TEST_F(InferenceTest, ATextEndsBeforeAStop) {
+  const auto model = load("run", counting(256, 256));
+  const SampleOptions options{.prompts = {"abc"}, .tokens = 20, .temperature = 0.0, .stops = {"zz", "hij"}};
+  std::vector<std::string> parts;
+  const Result<std::int64_t> made =
+      sample(*model, options, [&](std::size_t, std::string_view part) { parts.emplace_back(part); });
+  ASSERT_TRUE(made.ok());
+  EXPECT_EQ(*made, 7);  // h, i and j are made, and not shown
+  EXPECT_EQ(parts, (std::vector<std::string>{"abc", "d", "e", "f", "g"}));
 }
 
 TEST_F(InferenceTest, LossIsTheOneOfTheLogits) {
@@ -136,7 +242,7 @@ TEST_F(InferenceTest, LossIsTheOneOfTheLogits) {
     std::vector<std::int32_t> seen;
     for (std::size_t i = 0; i < 8; ++i) {
       seen.push_back(text[window * 8 + i]);
-      const std::span<const float> logits = model->next_logits(seen).value();
+      const std::vector<float> logits = logits_after(*model, seen);
       double sum = 0.0;
       for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
       expected +=
@@ -200,15 +306,21 @@ TEST_F(InferenceTest, RefusesASequenceLongerThanItsPositions) {
 TEST_F(InferenceTest, RefusesBadInputWithASentence) {
   const auto model = load("run", counting(50, 64));
   const auto message = [&](const SampleOptions& options) {
-    const Result<void> outcome = sample(*model, options, [](std::string_view) {});
+    const Result<std::int64_t> outcome = sample(*model, options, [](std::size_t, std::string_view) {});
     EXPECT_FALSE(outcome.ok());
     return outcome.ok() ? std::string() : outcome.error().message;
   };
-  EXPECT_THAT(message({.prompt = "1 50"}), HasSubstr("'50'"));
-  EXPECT_THAT(message({.prompt = "hello"}), HasSubstr("from 0 to 49"));
-  EXPECT_THAT(message({.prompt = " "}), HasSubstr("the prompt is empty"));
-  EXPECT_THAT(message({.prompt = "1", .temperature = -1.0}), HasSubstr("temperature"));
-  EXPECT_THAT(message({.prompt = "1", .top_k = -3}), HasSubstr("top-k"));
+  EXPECT_THAT(message({.prompts = {"1 50"}}), HasSubstr("'50'"));
+  EXPECT_THAT(message({.prompts = {"hello"}}), HasSubstr("from 0 to 49"));
+  EXPECT_THAT(message({.prompts = {" "}}), HasSubstr("the prompt is empty"));
+  EXPECT_THAT(message({.prompts = {"1", "2 hello"}}), HasSubstr("prompt 2: the prompt holds 'hello'"));
+  EXPECT_THAT(message({.prompts = {"1"}, .tokens = 0}),
+              HasSubstr("tokens = 0 makes no text. Give 1 or more"));
+  EXPECT_THAT(message({.prompts = {"1"}, .temperature = -1.0}), HasSubstr("temperature"));
+  EXPECT_THAT(message({.prompts = {"1"}, .top_k = -3}), HasSubstr("top-k"));
+  for (const double top_p : {0.0, -0.5, 1.5, static_cast<double>(NAN)})
+    EXPECT_THAT(message({.prompts = {"1"}, .top_p = top_p}), HasSubstr("top-p"));
+  EXPECT_THAT(message({.prompts = {"1"}, .stops = {"a", ""}}), HasSubstr("a text to stop at is empty"));
   const Result<double> loss = evaluate_file(posix_env(), *model, data_file("\x01\x02\x03"));
   ASSERT_FALSE(loss.ok());
   EXPECT_EQ(loss.error().code, ExitCode::data);
@@ -229,6 +341,15 @@ TEST(ChooseToken, FollowsTemperatureAndTopK) {
   const double first = std::exp(2.0) / (2.0 * std::exp(2.0) + std::exp(1.0) + 1.0);
   EXPECT_EQ(choose(1.0, 0, first - 1e-6), 1);
   EXPECT_EQ(choose(1.0, 0, first + 1e-6), 2);
+  // The two likeliest have 0.80 of the probability together, the three likeliest 0.95.
+  const auto choose_within = [&](double top_p, double uniform) {
+    return choose_token(logits, {.temperature = 1.0, .top_k = 0, .top_p = top_p}, uniform).value();
+  };
+  EXPECT_EQ(choose_within(0.1, 0.9999999), 1);
+  EXPECT_EQ(choose_within(0.75, 0.49), 1);
+  EXPECT_EQ(choose_within(0.75, 0.9999999), 2);
+  EXPECT_EQ(choose_within(0.9, 0.9999999), 3);
+  EXPECT_EQ(choose_within(0.99, 0.9999999), 0);
   const std::vector<float> damaged = {0.0F, NAN};
   EXPECT_EQ(choose_token(damaged, {}, 0.5).error().code, ExitCode::numerics);
 }

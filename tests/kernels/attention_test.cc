@@ -144,6 +144,79 @@ LONG_KERNEL_CASES(AttentionInsideOtherDocumentsOnADevice, OpId::attention_forwar
   if (!under_test()->on_processor()) expect_both_inside_documents({5, 300});
 }
 
+// The last rows of sequences, whose keys and values are in a cache. Tensors: qkv, out, lse, cache. The keys and
+// values beside the queries are nonsense that nobody reads.
+struct Rest {
+  Case whole;
+  std::int64_t position;
+  Case rows() const {
+    Case rows = whole;
+    rows.length -= position;
+    return rows;
+  }
+};
+
+Tensors cached_tensors(const Rest& rest, const Values& qkv) {
+  const Case whole = rest.whole, rows = rest.rows();
+  const std::int64_t width = (whole.heads + 2 * whole.kv_heads) * whole.head_size;
+  const std::int64_t queries = whole.heads * whole.head_size, cached = width - queries;
+  Values own(rows.qkv_count(), qkv.dtype()), cache(whole.batch * whole.length * cached, qkv.dtype());
+  for (std::int64_t row = 0; row < whole.batch * whole.length; ++row) {
+    for (std::int64_t i = 0; i < cached; ++i) cache.set(row * cached + i, qkv[row * width + queries + i]);
+    const std::int64_t t = row % whole.length - rest.position;
+    if (t < 0) continue;
+    const std::int64_t target = (row / whole.length * rows.length + t) * width;
+    for (std::int64_t i = 0; i < width; ++i) own.set(target + i, i < queries ? qkv[row * width + i] : 99.0);
+  }
+  return {own, Values(rows.out_count(), qkv.dtype()), Values(rows.row_count(), DType::fp32), cache};
+}
+
+AttentionForward cached_of(Tensors& tensors, const Rest& rest) {
+  AttentionForward op = forward_of(tensors, rest.rows());
+  op.cache = tensors[3].data();
+  op.first_position = rest.position;
+  return op;
+}
+
+void expect_the_bits_of_the_whole(const Rest& rest, const Values& qkv) {
+  const auto whole =
+      run_under_test(forward_tensors(rest.whole, qkv), [&](Tensors& t) { return forward_of(t, rest.whole); });
+  const auto cached =
+      run_under_test(cached_tensors(rest, qkv), [&](Tensors& t) { return cached_of(t, rest); });
+  if (!whole || !cached) return;
+  const Case rows = rest.rows();
+  const std::int64_t out = rows.out_count() / rows.batch,
+                     statistics = rows.row_count() / rows.batch / rows.heads;
+  for (std::int64_t i = 0; i < rows.out_count(); ++i) {
+    const std::int64_t source =
+        (i / out * rest.whole.length + rest.position) * rows.heads * rows.head_size + i % out;
+    ASSERT_EQ((*cached)[1][i], (*whole)[1][source]) << i;
+  }
+  for (std::int64_t i = 0; i < rows.row_count(); ++i) {
+    const std::int64_t source = i / statistics * rest.whole.length + rest.position + i % statistics;
+    ASSERT_EQ((*cached)[2][i], (*whole)[2][source]) << i;
+  }
+}
+
+// One row at the ends of vectors, panels and tiles; several rows across them; all rows.
+constexpr Rest rests[] = {{{1, 1, 1, 1, 2}, 0},      {{2, 17, 2, 1, 6}, 16},  {{1, 48, 3, 3, 16}, 47},
+                          {{2, 49, 4, 2, 10}, 48},   {{2, 97, 4, 1, 34}, 95}, {{1, 193, 2, 1, 64}, 192},
+                          {{1, 250, 2, 2, 16}, 100}, {{2, 150, 8, 4, 12}, 0}, {{1, 420, 2, 1, 4}, 419},
+                          {{1, 401, 1, 1, 18}, 180}, {{1, 64, 2, 1, 80}, 33}};
+
+KERNEL_CASES(AttentionToACacheMatchesReference, OpId::attention_forward) {
+  for (const Rest& rest : rests) {
+    SCOPED_TRACE(testing::Message() << rest.whole << " from " << rest.position);
+    for (const DType dtype : {DType::fp32, DType::bf16}) {
+      const Values qkv = random_values(rest.whole.qkv_count(), dtype, 1, 2.0);
+      expect_op(
+          cached_tensors(rest, qkv), [&](Tensors& t) { return cached_of(t, rest); }, usual_limits());
+      expect_the_bits_of_the_whole(rest, qkv);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
 // bf16, for implementations with products of it: tiles are 32 and 128 wide, blocks 256 and 512; head sizes
 // that are whole steps of 32 and not; one task per key head and several (fewer than 16 key heads in forward,
 // 8 in backward); one and several query heads per key head.

@@ -231,6 +231,19 @@ void OpOutputsTest::attention() {
                             .kv_heads = 1,
                             .head_size = 4};
   });
+  expect_outputs({some(rows * 16), canary(rows * 8 + 2), canary(rows * 2 + 2), some(2 * 5 * 8)},
+                 [](Tensors& t) {
+                   return AttentionForward{.qkv = t[0].data(),
+                                           .cache = t[3].data(),
+                                           .out = t[1].data(),
+                                           .lse = t[2].as<float>(),
+                                           .batch = 2,
+                                           .sequence_length = 3,
+                                           .heads = 2,
+                                           .kv_heads = 1,
+                                           .head_size = 4,
+                                           .first_position = 2};
+                 });
   expect_outputs(
       {some(rows * 16), some(rows * 8), some(rows * 8 + 1), some(rows * 2), canary(rows * 16 + 2),
        canary(rows * 2)},

@@ -29,6 +29,7 @@ struct RigOptions {
   std::function<void(OpId)> observer = {};
   Recompute recompute = Recompute::none;
   bool split_backward = false;
+  int cached_sequences = 0;
   std::vector<KernelPreference> kernels = {};
   // Of another device than the CPU's, which `threads`, `observer` and `kernels` describe.
   std::function<std::unique_ptr<Device>()> make_device = {};
@@ -129,11 +130,25 @@ class ModelRig {
     return elements(static_cast<const std::byte*>(logits), 0,
                     static_cast<std::uint64_t>(model_.spec().padded_vocabulary));
   }
+  // Those of some rows that continue sequences of the cache, one after another. The tokens replace those of before.
+  std::vector<float> continued_logits(std::span<const std::int32_t> tokens,
+                                      std::span<const ContinuedRows> continued, std::int64_t first_row,
+                                      std::int64_t count) {
+    std::copy(tokens.begin(), tokens.end(), arena_.at<std::int32_t>(inputs_));
+    const TokenBatch batch{.inputs = arena_.at<std::int32_t>(inputs_),
+                           .shape = {.batch = 1, .sequence_length = std::ssize(tokens)},
+                           .continued = continued};
+    const void* logits = model_.forward_logits(*device_, batch, first_row, count);
+    device_->synchronize();
+    return elements(static_cast<const std::byte*>(logits), 0,
+                    static_cast<std::uint64_t>(count * model_.spec().padded_vocabulary));
+  }
 
  private:
   static StageShape stage_of(const ModelSpec& spec, const RigOptions& options) {
     StageShape stage = whole_stage(spec);
     stage.weight_gradients_pending = options.split_backward ? 1 : 0;
+    stage.cached_sequences = options.cached_sequences;
     return stage;
   }
   // The real tensor first, then its shadow if the weight is tied.

@@ -329,6 +329,11 @@ class CheckpointsTest(unittest.TestCase):
         tokens = [(7 * i * i + 3 * i) % config["vocab_size"] for i in range(3 * length + 1)]
         shard = foreign_model.token_shard(self.path("tokens.bin"), tokens)
         self.assertAlmostEqual(self.loss(imported, shard, length), foreign_model.mean_loss(tensors, config, tokens, length), delta=2e-5)
+        prompt = tokens[3:7]
+        told = harness.program_output("sample", imported, f"--prompt={prompt}".replace("[", "").replace("]", ""), "--tokens=8",
+                                      "--temperature=0", "--device=cpu")
+        sampled = [int(word) for word in harness.without_rate(told).replace(",", "").split()]
+        self.assertEqual(sampled, foreign_model.likeliest(tensors, config, prompt, 8))
         harness.program_output("export", imported, back)
         exported, _ = foreign_model.read_folder(back)
         self.assertEqual(set(exported), set(tensors))

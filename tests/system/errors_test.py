@@ -1493,6 +1493,22 @@ class Errors(unittest.TestCase):
         self.assertEqual(self.train("--model.vocabulary=300").returncode, 0)
         self.expect(self.holdfast("sample", "run", "--prompt", "hello"))
 
+    def test_sample_no_tokens(self):
+        self.expect(self.holdfast("sample", "run", "--tokens=0"))
+
+    def test_sample_top_p(self):
+        self.expect(self.holdfast("sample", "run", "--top-p=1.5"))
+
+    def test_sample_empty_stop(self):
+        self.expect(self.holdfast("sample", "run", "--stop=a", "--stop="))
+
+    def test_sample_no_prompts(self):
+        (self.folder / "prompts.txt").write_text("\n\r\n")
+        self.expect(self.holdfast("sample", "run", "--prompts", "prompts.txt"))
+
+    def test_sample_two_prompts(self):
+        self.expect(self.holdfast("sample", "run", "--prompts", "text.txt", "--prompt", "x"))
+
     def test_report_of_nothing(self):
         self.expect(self.holdfast("report", "elsewhere"))
 

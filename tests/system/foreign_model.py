@@ -296,9 +296,21 @@ def llama_logits(tensors, config, tokens):
     return [linear(output, norm("model.norm", x)) for x in xs]
 
 
+def logits_of(tensors, config, tokens):
+    return (gpt2_logits if config["model_type"] == "gpt2" else llama_logits)(tensors, config, tokens)
+
+
+def likeliest(tensors, config, tokens, count):
+    """The tokens and `count` more, each the likeliest after those before it."""
+    tokens = list(tokens)
+    for _ in range(count):
+        last = list(logits_of(tensors, config, tokens))[-1]
+        tokens.append(max(range(len(last)), key=last.__getitem__))
+    return tokens
+
+
 def mean_loss(tensors, config, tokens, length):
     """Of the consecutive windows of `length` tokens, as `holdfast evaluate` takes them."""
-    logits_of = gpt2_logits if config["model_type"] == "gpt2" else llama_logits
     losses = []
     for begin in range(0, (len(tokens) - 1) // length * length, length):
         for t, logits in enumerate(logits_of(tensors, config, tokens[begin:begin + length])):

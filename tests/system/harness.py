@@ -551,6 +551,14 @@ def cause_of_death(cause):
     return f": {re.escape(cause)}" if TELLS_CAUSES else f"(?:: {re.escape(cause)})?"
 
 
+def without_rate(told):
+    """What `holdfast sample` printed, without the last line, which says how long it took."""
+    text, _, seconds = told.rpartition("holdfast: ")
+    if not re.fullmatch(r"\d+ tokens in [\d.]+ s, [\d.]+ tokens/s\n", seconds):
+        raise AssertionError(f"no tokens/s at the end: {told!r}")
+    return text
+
+
 def expect_no_processes(run, timeout_s=20):
     """A run that ended, however it ended, leaves no process behind, and no guard of its watchdog."""
     limit = time.monotonic() + timeout_s

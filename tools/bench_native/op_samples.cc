@@ -237,6 +237,16 @@ class SampleCollector {
       add(Copy{.bytes = count * static_cast<std::int64_t>(sizeof(float))});
       add(TensorDigest{.dtype = spec.dtype, .count = count});
     }
+    // What holdfast sample launches for the token after a full context.
+    this->add(source, {.use = "attention, of one token more",
+                       .shape = OpCall(AttentionForward{.cache = digests,
+                                                        .batch = 1,
+                                                        .sequence_length = 1,
+                                                        .heads = spec.heads,
+                                                        .kv_heads = spec.kv_heads,
+                                                        .head_size = spec.head_size,
+                                                        .first_position = source.batch.sequence_length - 1,
+                                                        .dtype = spec.dtype})});
     const std::int64_t tokens = source.batch.batch * source.batch.sequence_length;
     this->add(source, {.use = "queries, before a head norm",
                        .shape = OpCall(CopyRows{.rows = tokens,

@@ -23,6 +23,8 @@ bool is_allowed(const Op& op) {
     return op.gelu_of == nullptr || (!op.accumulate && op.bias == nullptr && op.residual == nullptr);
   }
   if constexpr (requires { op.dresidual_sum; }) return op.dresidual_sum == nullptr || op.dresidual != nullptr;
+  if constexpr (requires { op.cache; })
+    return op.cache == nullptr ? op.first_position == 0 : op.first_key == nullptr;
   if constexpr (requires { op.square_sums; }) return op.digests == nullptr || op.square_sums != nullptr;
   if constexpr (requires { op.gradient_digests; })
     return op.block_digests != nullptr || (!op.checks_digests && op.gradient_digests == nullptr);

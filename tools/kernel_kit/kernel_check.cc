@@ -156,9 +156,15 @@ class Trial {
 };
 
 // Tells whether an op may be given such numbers. Two read what another op found out about the same numbers; where those
-// are large, and what the other found is made up, everything overflows.
-bool may_be_given(OpId op, Values values) {
-  const bool reads_findings = op == OpId::attention_backward || op == OpId::cross_entropy_gradient;
+// are large, and what the other found is made up, everything overflows. Where queries and cached keys have outliers in the
+// same channels, scores are known to a hundredth in fp32.
+template <typename Op>
+bool may_be_given(const Op& op, Values values) {
+  if constexpr (requires { op.cache; }) {
+    if (op.cache != nullptr && values == Values::outliers) return false;
+  }
+  constexpr bool reads_findings =
+      Op::id == OpId::attention_backward || Op::id == OpId::cross_entropy_gradient;
   return !reads_findings || (values != Values::outliers && values != Values::large);
 }
 
@@ -220,7 +226,7 @@ class KernelChecker {
       check_aliases(trial, op);
       for (const Values values :
            {Values::zeros, Values::outliers, Values::large, Values::tiny, Values::denormal}) {
-        if (is_first && !failed_ && may_be_given(shape.call.id(), values)) check_values(trial, values);
+        if (is_first && !failed_ && may_be_given(op, values)) check_values(trial, values);
       }
     });
   }

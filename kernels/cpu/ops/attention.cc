@@ -15,14 +15,17 @@ constexpr std::int64_t tile_keys = 2 * panel_width;
 // State of one panel of queries; scores are in units of log 2.
 struct Panel {
   std::int64_t first_query = 0;
-  std::int64_t vectors = 0;    // of queries; fewer than panel_vectors at the end of the sequence
-  std::int64_t begin = 0;      // no query sees the keys before it; a multiple of vector_lanes
-  std::int64_t mixed_end = 0;  // some query sees not all keys from begin to here; a multiple too
-  float* first_key = nullptr;  // (panel_width) of each query; set if begin < mixed_end
-  float* queries = nullptr;    // (padded, panel_width), scaled
-  float* out = nullptr;        // (padded, panel_width), relative to `largest`
-  float* largest = nullptr;    // (panel_width) largest score so far
-  float* sum = nullptr;        // (panel_width) sum of 2^(score - largest)
+  std::int64_t first_row = 0;  // queries before it are in a cache: nobody asks for them
+  std::int64_t end_row = 0;
+  std::int64_t first_vector = 0;  // of queries; the one with first_row
+  std::int64_t vectors = 0;       // fewer than panel_vectors at the end of the sequence
+  std::int64_t begin = 0;         // no query sees the keys before it; a multiple of vector_lanes
+  std::int64_t mixed_end = 0;     // some query sees not all keys from begin to here; a multiple too
+  float* first_key = nullptr;     // (panel_width) of each query; set if begin < mixed_end
+  float* queries = nullptr;       // (padded, panel_width), scaled
+  float* out = nullptr;           // (padded, panel_width), relative to `largest`
+  float* largest = nullptr;       // (panel_width) largest score so far
+  float* sum = nullptr;           // (panel_width) sum of 2^(score - largest)
 };
 
 // Scratch of one thread.
@@ -148,19 +151,26 @@ void attend_tile(const Workspace& space, const Panel& panel, std::int64_t first_
   std::int64_t begin = larger(first_key, panel.begin);
   if (const std::int64_t mixed_end = smaller(end, panel.mixed_end); begin < mixed_end) {
     attend(space, panel,
-           {.first = begin - first_key, .count = mixed_end - begin, .mixed = true, .first_key = begin},
+           {.first = begin - first_key,
+            .count = mixed_end - begin,
+            .first_vector = panel.first_vector,
+            .mixed = true,
+            .first_key = begin},
            head_size);
     begin = mixed_end;
   }
-  if (begin < end) attend(space, panel, {.first = begin - first_key, .count = end - begin}, head_size);
+  if (begin < end) {
+    attend(space, panel,
+           {.first = begin - first_key, .count = end - begin, .first_vector = panel.first_vector}, head_size);
+  }
   for (std::int64_t vector = 0; vector < panel.vectors; ++vector) {
     const std::int64_t key = panel.first_query + vector * vector_lanes;
     if (key < first_key || key >= end_key) continue;
     attend(space, panel,
            {.first = key - first_key,
             .count = vector_lanes,
-            .first_vector = vector,
-            .diagonal = true,
+            .first_vector = larger(vector, panel.first_vector),
+            .diagonal = vector >= panel.first_vector,
             .mixed = key < panel.mixed_end,
             .first_key = key},
            head_size);
@@ -182,13 +192,18 @@ void begin_panel(const AttentionForward& op, const T* queries, const VisibleKeys
                  std::int64_t first_query, const Workspace& space, Panel& panel) {
   const AttentionShape shape = shape_of(op);
   const std::int64_t padded = shape.padded();
-  const std::int64_t count = smaller(panel_width, shape.length - first_query);
   panel.first_query = first_query;
-  panel.vectors = ceil_divide(count, vector_lanes);
+  panel.first_row = larger(first_query, op.first_position);
+  panel.end_row = smaller(first_query + panel_width, op.first_position + shape.length);
+  panel.first_vector = (panel.first_row - first_query) / vector_lanes;
+  panel.vectors = ceil_divide(panel.end_row - first_query, vector_lanes);
   begin_documents(visible, panel);
   const float scale = log2_e / __builtin_sqrtf(static_cast<float>(shape.head_size));
-  pack_rows(queries + first_query * shape.qkv_stride(), shape.qkv_stride(), count, panel_width,
-            shape.head_size, scale, space.rows);
+  const std::int64_t skipped = panel.first_row - first_query;
+  for (std::int64_t i = 0; i < skipped * padded; i += vector_lanes) store(space.rows + i, zero());
+  pack_rows(queries + (panel.first_row - op.first_position) * shape.qkv_stride(), shape.qkv_stride(),
+            panel.end_row - panel.first_row, panel_width - skipped, shape.head_size, scale,
+            space.rows + skipped * padded);
   transpose(space.rows, padded, panel_width, padded, panel.queries, panel_width);
   for (std::int64_t i = 0; i < padded * panel_width; i += vector_lanes) store(panel.out + i, zero());
   for (std::int64_t i = 0; i < panel_width; i += vector_lanes) {
@@ -202,51 +217,73 @@ void finish_panel(const AttentionForward& op, const Workspace& space, const Pane
                   float* lse) {
   const AttentionShape shape = shape_of(op);
   const std::int64_t padded = shape.padded();
-  const std::int64_t count = smaller(panel_width, shape.length - panel.first_query);
-  for_lanes(count, [&](std::int64_t i, auto lanes) {
+  for (std::int64_t i = panel.first_vector * vector_lanes; i < panel.vectors * vector_lanes;
+       i += vector_lanes) {
     const f32x16 sum = load(panel.sum + i);
-    store(lse + panel.first_query + i, fma(load(panel.largest + i), ln_2, log(sum)), lanes);
+    store(panel.largest + i, fma(load(panel.largest + i), ln_2, log(sum)));
     const f32x16 inverse = broadcast(1.0F) / sum;
     for (std::int64_t d = 0; d < padded; ++d) {
       float* value = panel.out + d * panel_width + i;
       store(value, load(value) * inverse);
     }
-  });
+  }
+  const std::int64_t skipped = panel.first_row - panel.first_query, count = panel.end_row - panel.first_row;
+  const std::int64_t row = panel.first_row - op.first_position;
+  for (std::int64_t i = 0; i < count; ++i) lse[row + i] = panel.largest[skipped + i];
   transpose(panel.out, panel_width, padded, panel.vectors * vector_lanes, space.rows, padded);
-  unpack_rows(space.rows, count, shape.head_size, 1.0F, out + panel.first_query * shape.out_stride(),
+  unpack_rows(space.rows + skipped * padded, count, shape.head_size, 1.0F, out + row * shape.out_stride(),
               shape.out_stride());
 }
 
-// One tile of queries of one head.
+// Keys and values of one head: of the sequence, or of its cache.
+template <typename T>
+struct SeenTokens {
+  const T* keys;
+  const T* values;
+  std::int64_t stride;
+};
+template <typename T>
+SeenTokens<T> seen_tokens(const AttentionForward& op, std::int64_t b, std::int64_t kv_head) {
+  const AttentionShape shape = shape_of(op);
+  if (op.cache == nullptr) {
+    const T* qkv = static_cast<const T*>(op.qkv);
+    return {qkv + shape.key_offset(b, kv_head), qkv + shape.value_offset(b, kv_head), shape.qkv_stride()};
+  }
+  const std::int64_t stride = 2 * op.kv_heads * op.head_size;
+  const T* keys = static_cast<const T*>(op.cache) + b * (op.first_position + op.sequence_length) * stride +
+                  kv_head * op.head_size;
+  return {keys, keys + op.kv_heads * op.head_size, stride};
+}
+
+// One tile of queries of one head; of those that are in a cache, whole panels are left out.
 template <typename T>
 void forward_tile(const AttentionForward& op, std::int64_t b, std::int64_t head, std::int64_t first_query,
                   std::byte* scratch) {
   const AttentionShape shape = shape_of(op);
   Workspace space(shape, scratch);
   const T* qkv = static_cast<const T*>(op.qkv);
-  const std::int64_t end_query = smaller(first_query + tile_queries, shape.length);
+  const std::int64_t end_query = smaller(first_query + tile_queries, op.first_position + shape.length);
+  const std::int64_t first_panel = larger(0, op.first_position - first_query) / panel_width;
   const std::int64_t panels = ceil_divide(end_query - first_query, panel_width);
   const VisibleKeys visible = visible_keys(op, b);
-  for (std::int64_t i = 0; i < panels; ++i) {
+  for (std::int64_t i = first_panel; i < panels; ++i) {
     begin_panel(op, qkv + shape.query_offset(b, head), visible, first_query + i * panel_width, space,
                 space.panels[i]);
   }
-  const T* keys = qkv + shape.key_offset(b, head / shape.group());
-  const T* values = qkv + shape.value_offset(b, head / shape.group());
-  const std::int64_t stride = shape.qkv_stride();
+  const auto [keys, values, stride] = seen_tokens<T>(op, b, head / shape.group());
   const std::int64_t begin = visible.first_of(first_query) / tile_keys * tile_keys;
   for (std::int64_t first_key = begin; first_key < end_query; first_key += tile_keys) {
     const std::int64_t count = smaller(tile_keys, end_query - first_key);
     const std::int64_t padded_count = round_up(count, vector_lanes);
     pack_rows(keys + first_key * stride, stride, count, padded_count, shape.head_size, 1.0F, space.keys);
     pack_rows(values + first_key * stride, stride, count, padded_count, shape.head_size, 1.0F, space.values);
-    for (std::int64_t i = 0; i < panels; ++i) {
+    for (std::int64_t i = first_panel; i < panels; ++i) {
       attend_tile(space, space.panels[i], first_key, first_key + padded_count, shape.head_size);
     }
   }
   T* out = static_cast<T*>(op.out) + shape.out_offset(b, head);
   float* lse = op.lse + (b * shape.heads + head) * shape.length;
-  for (std::int64_t i = 0; i < panels; ++i) finish_panel(op, space, space.panels[i], out, lse);
+  for (std::int64_t i = first_panel; i < panels; ++i) finish_panel(op, space, space.panels[i], out, lse);
 }
 
 }  // namespace
@@ -258,13 +295,14 @@ void prepare_attention_forward(const Context& context, const void* arguments) {
 
 void run_attention_forward(const Context& context, const void* arguments) {
   const AttentionForward& op = *static_cast<const AttentionForward*>(arguments);
-  const std::int64_t tiles = ceil_divide(op.sequence_length, tile_queries);
+  const std::int64_t first_tile = op.first_position / tile_queries;
+  const std::int64_t end_tile = ceil_divide(op.first_position + op.sequence_length, tile_queries);
   const std::int64_t heads = op.batch * op.heads;
   for_dtype(op.dtype, [&](auto element) {
     using T = decltype(element);
-    context.parallel_for(heads * tiles, [&](std::int64_t index, int thread) {
+    context.parallel_for(heads * (end_tile - first_tile), [&](std::int64_t index, int thread) {
       const std::int64_t tile =
-          tiles - 1 - index / heads;  // the last tiles see most keys: first, for balance
+          end_tile - 1 - index / heads;  // the last tiles see most keys: first, for balance
       const std::int64_t head = index % heads;
       forward_tile<T>(op, head / op.heads, head % op.heads, tile * tile_queries, context.scratch(thread));
     });

@@ -36,10 +36,12 @@ Result<Number> parse_number(std::string_view option, const std::string& text, Nu
 Result<Arguments> Arguments::parse(const std::string& command, const std::vector<std::string>& words,
                                    const std::vector<std::string_view>& positional_names,
                                    const std::vector<std::string_view>& options,
-                                   const std::vector<std::string_view>& flags) {
+                                   const std::vector<std::string_view>& flags,
+                                   const std::vector<std::string_view>& lists) {
   Arguments arguments;
   std::vector<std::string_view> known = options;
   known.insert(known.end(), flags.begin(), flags.end());
+  known.insert(known.end(), lists.begin(), lists.end());
   bool only_positional = false;
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
@@ -66,6 +68,10 @@ Result<Arguments> Arguments::parse(const std::string& command, const std::vector
       return fail(ExitCode::config, "--{0} has no value; write --{0} VALUE or --{0}=VALUE", name);
     }
     const std::string value = equals < word.size() ? word.substr(equals + 1) : words[++i];
+    if (std::ranges::find(lists, name) != lists.end()) {
+      arguments.lists_[name].push_back(value);
+      continue;
+    }
     if (!arguments.values_.emplace(name, value).second) {
       return fail(ExitCode::config, "--{} is given twice; give it once", name);
     }
@@ -87,6 +93,11 @@ Result<Arguments> Arguments::parse(const std::string& command, const std::vector
 std::string Arguments::text(std::string_view option, const std::string& otherwise) const {
   const auto found = values_.find(std::string(option));
   return found == values_.end() ? otherwise : found->second;
+}
+
+std::vector<std::string> Arguments::texts(std::string_view option) const {
+  const auto found = lists_.find(std::string(option));
+  return found == lists_.end() ? std::vector<std::string>() : found->second;
 }
 
 Result<std::string> Arguments::choice(std::string_view option,

@@ -16,12 +16,13 @@ namespace holdfast::cli {
 class Arguments {
  public:
   // Parses `words`. `command` is for error messages ("sample"); `options` are the names without dashes; each
-  // takes a value and may occur once. `flags` take none. A last positional name with "..." at its end stands for one word or more. ExitCode::config: unknown option (with a
+  // takes a value and may occur once. `flags` take none, and `lists` a value each time that they occur. A last positional name with "..." at its end stands for one word or more. ExitCode::config: unknown option (with a
   // suggestion), missing value, or another number of positional words than `positional_names`.
   static Result<Arguments> parse(const std::string& command, const std::vector<std::string>& words,
                                  const std::vector<std::string_view>& positional_names,
                                  const std::vector<std::string_view>& options,
-                                 const std::vector<std::string_view>& flags = {});
+                                 const std::vector<std::string_view>& flags = {},
+                                 const std::vector<std::string_view>& lists = {});
 
   const std::string& positional(std::size_t index) const { return positional_[index]; }
   std::vector<std::string> positional_from(std::size_t index) const {
@@ -29,6 +30,8 @@ class Arguments {
   }
   bool has(std::string_view option) const { return values_.contains(std::string(option)); }
   std::string text(std::string_view option, const std::string& otherwise) const;
+  // Returns the values of an option of `lists`, in their order.
+  std::vector<std::string> texts(std::string_view option) const;
   // Returns the value of an option, or the first of `words` when it is missing. ExitCode::config when it is
   // none of them.
   Result<std::string> choice(std::string_view option, const std::vector<std::string_view>& words) const;
@@ -40,6 +43,7 @@ class Arguments {
  private:
   std::vector<std::string> positional_;
   std::map<std::string, std::string> values_;
+  std::map<std::string, std::vector<std::string>> lists_;
 };
 
 // Returns whether --help or -h is among the words.
