@@ -19,6 +19,7 @@
 #include "kernels/visit_op.h"
 #include "parallel/local/local_communicator.h"
 #include "runtime/device/cpu/call_watch.h"
+#include "runtime/elastic/planned_rank.h"
 #include "runtime/measure/call_key.h"
 #include "runtime/os/env.h"
 #include "runtime/replay/step_session.h"
@@ -224,6 +225,16 @@ TEST(TracedCall, NumbersThatAreOfNoCallAreRefused) {
               HasSubstr("x would have -3 elements"));
   EXPECT_THAT(refused([](auto& call) { call.places.pop_back(); }), HasSubstr("3 operands, and its op 4"));
   EXPECT_THAT(refused([](auto& call) { call.places[0] = 9; }), HasSubstr("memory that no operand has"));
+}
+
+TEST(TraceWords, ADeviceThatIsNoProcessor) {
+  elastic::PlannedDevice device({});
+  const Result<device::WatchedCalls*> watched = kit::watched_calls(device, "runs/a");
+  ASSERT_FALSE(watched.ok());
+  EXPECT_EQ(watched.error().code, ExitCode::config);
+  EXPECT_EQ(watched.error().message,
+            "runs/a computes on planned, and calls are captured from a processor alone; give a run that "
+            "trained on one");
 }
 
 TEST(TraceWords, PatternsOfOps) {

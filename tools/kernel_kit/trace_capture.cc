@@ -15,7 +15,6 @@
 #include "parallel/local/local_communicator.h"
 #include "runtime/core/text.h"
 #include "runtime/core/units.h"
-#include "runtime/device/cpu/call_watch.h"
 #include "runtime/measure/call_key.h"
 #include "runtime/replay/replay.h"
 
@@ -185,12 +184,7 @@ Result<void> Capture::trace_step(std::size_t index, FaultPoints& faults) {
 }
 
 Result<void> Capture::begin_step(std::size_t index, StepSession& session) {
-  auto* const watched = dynamic_cast<device::WatchedCalls*>(&session.device());
-  if (watched == nullptr)
-    return fail(
-        ExitCode::config,
-        "{} computes on {}, and calls are captured from a processor alone; give a run that trained on one",
-        terms_.run, session.device().description());
+  HF_TRY(device::WatchedCalls* const watched, watched_calls(session.device(), terms_.run));
   TraceFacts& facts = captured_.trace.facts;
   facts.device = session.device().description();
   facts.precision = session.config().training.precision;
@@ -262,6 +256,14 @@ Result<void> Capture::make_calls_again() {
 }
 
 }  // namespace
+
+Result<device::WatchedCalls*> watched_calls(Device& device, std::string_view run) {
+  if (auto* const watched = dynamic_cast<device::WatchedCalls*>(&device)) return watched;
+  return fail(
+      ExitCode::config,
+      "{} computes on {}, and calls are captured from a processor alone; give a run that trained on one", run,
+      device.description());
+}
 
 Result<OpSet> ops_of_patterns(std::string_view patterns) {
   OpSet ops;

@@ -10,6 +10,8 @@
 
 #include "runtime/config/loader.h"
 #include "runtime/core/result.h"
+#include "runtime/device/cpu/call_watch.h"
+#include "runtime/device/device.h"
 #include "runtime/os/env.h"
 #include "tools/kernel_kit/call_trace.h"
 
@@ -21,6 +23,9 @@ using OpSet = std::bitset<op_count>;
 Result<OpSet> ops_of_patterns(std::string_view patterns);
 // Returns the steps of "3,10-12" in their order, each once. ExitCode::config where it is no such list, or has more than 100.
 Result<std::vector<std::uint64_t>> steps_of_list(std::string_view list);
+
+// Returns what lets the calls of a run's device be watched. ExitCode::config where it computes on no processor.
+Result<device::WatchedCalls*> watched_calls(Device& device, std::string_view run);
 
 struct CaptureTerms {
   std::string run = {};                  // directory of the run
