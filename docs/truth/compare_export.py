@@ -116,7 +116,8 @@ def goes_out(work, name, style, words, text_file):
     prompt = b"The step "
     sampled = holdfast("sample", run, "--prompt", prompt.decode(), "--tokens", SAMPLED, "--temperature=0", "--device=cpu")
     expected = likeliest(model, prompt).decode(errors="replace")
-    sampled, expected = sampled.rstrip("\n"), expected.rstrip("\n")  # the program ends the text with empty lines
+    # The program ends the text with a line end, and leaves out a character that is not whole yet.
+    sampled, expected = sampled.rstrip("\n"), expected.rstrip("\ufffd\n")
     if sampled != expected:
         print(f"out: {name}: sampled {sampled!r}, transformers {expected!r}  DIFFERENT")
     return same and sampled == expected
