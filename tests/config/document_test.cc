@@ -44,6 +44,7 @@ Config all_changed() {
                  true};
   config.training = {1'000'000'000'000, 128, 2, 3, "bf16", "full", 512, true};
   config.parallel = {5, 5, 1, 3, 1, 2, 3, "interleaved", 90'500, "host", 4};
+  config.elastic.in_place = false;
   config.elastic.min_data_parallel = 2;
   config.elastic.spares = 1;
   config.elastic.recovery_timeout_ms = 31'000;
