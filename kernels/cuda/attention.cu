@@ -42,9 +42,9 @@ struct SeenTokens {
   const T* values;
   int stride;
 };
-template <typename T>
+template <typename T, bool cached>
 __device__ SeenTokens<T> seen_tokens(const AttentionForward& op, const HeadPlace& place, int b, int head) {
-  if (op.cache == nullptr) {
+  if (!cached) {
     const T* qkv = static_cast<const T*>(op.qkv);
     return {qkv + place.key, qkv + place.value, place.qkv_stride};
   }
@@ -55,7 +55,8 @@ __device__ SeenTokens<T> seen_tokens(const AttentionForward& op, const HeadPlace
   return {keys, keys + width, 2 * width};
 }
 
-template <typename T, int columns>
+// Two kernels, so that the one of training has no registers for the cache.
+template <typename T, int columns, bool cached>
 __global__ void __launch_bounds__(tile_threads) attend(AttentionForward op) {
   TileMemory& memory = tile_memory();
   const TileThread thread;
@@ -63,12 +64,12 @@ __global__ void __launch_bounds__(tile_threads) attend(AttentionForward op) {
   const HeadPlace place = place_of(op, at.b, at.head);
   const VisibleKeys visible = visible_keys(op, at.b);
   const int length = visible.length, head_size = static_cast<int>(op.head_size);
-  const int before = static_cast<int>(op.first_position);  // tokens of the cache
+  const int before = cached ? static_cast<int>(op.first_position) : 0;
   const int first_column = static_cast<int>(blockIdx.y) * columns;
   const int last_tile = (length - 1) / tile_rows;
   const int first_query = (last_tile - at.tile) * tile_rows;  // the longest first
   const T* qkv = static_cast<const T*>(op.qkv);
-  const SeenTokens<T> seen = seen_tokens<T>(op, place, at.b, at.head);
+  const SeenTokens<T> seen = seen_tokens<T, cached>(op, place, at.b, at.head);
   const HeadRows<T> queries(qkv + place.query, place.qkv_stride, first_query, length);
   const float scale = log2_e / sqrtf(static_cast<float>(head_size));
 
@@ -116,8 +117,9 @@ __global__ void __launch_bounds__(tile_threads) attend(AttentionForward op) {
 void run_attention_forward(Context& context, const void* arguments) {
   const AttentionForward& op = *static_cast<const AttentionForward*>(arguments);
   for_tile_kernel(op.dtype, op.head_size, [&](auto element, auto columns) {
-    launch(context, attend<decltype(element), columns>,
-           tile_grid(op.batch * op.heads, op.sequence_length, op.head_size, columns), op);
+    const auto kernel = op.cache == nullptr ? attend<decltype(element), columns, false>
+                                            : attend<decltype(element), columns, true>;
+    launch(context, kernel, tile_grid(op.batch * op.heads, op.sequence_length, op.head_size, columns), op);
   });
 }
 
