@@ -51,9 +51,11 @@ Result<std::int64_t> sequence_length_of(const Arguments& arguments, Env& env, co
   return config.training.sequence_length;
 }
 
-// Returns whether a model was trained on the bytes of text: one source at least is, or nothing says what its tokens are.
+// Returns whether a model was trained on the bytes of text. Of an imported one, which has no sources, that can only be
+// guessed: special tokens beside the bytes are few, and a tokenizer has thousands.
 bool has_bytes(const Config& config, const ModelSpec& spec) {
-  constexpr std::int64_t byte_vocabulary = 256;
+  constexpr std::int64_t byte_vocabulary = 256, guessed_max = 512;
+  if (config.data.sources.empty()) return spec.vocabulary <= guessed_max;
   const bool is_trained_on_bytes = std::ranges::any_of(config.data.sources, [](const SourceConfig& source) {
     return source.format == "text" && !is_tokenized(source);
   });

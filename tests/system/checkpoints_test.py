@@ -341,6 +341,19 @@ class CheckpointsTest(unittest.TestCase):
             self.assertEqual(exported[name], tensor, name)
         return imported
 
+    def test_text_is_bytes_to_an_imported_model_of_few_tokens(self):
+        text = self.path("text.txt")
+        text.write_bytes(bytes(range(32, 127)))
+        for vocabulary in (260, 513):
+            tensors, config = foreign_model.random_llama(vocabulary=vocabulary)
+            imported = self.path(f"imported_{vocabulary}")
+            harness.program_output("import", foreign_model.write_folder(self.path(f"theirs_{vocabulary}"), tensors, config), imported)
+            if vocabulary == 260:
+                self.assertAlmostEqual(self.loss(imported, text, 8), foreign_model.mean_loss(tensors, config, list(text.read_bytes()), 8), delta=2e-5)
+        refused = harness.call_program("evaluate", imported, "--data", text, "--sequence-length=8")
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("none of which is known to be a byte", refused.stdout)
+
     def test_import_of_a_gpt2(self):
         self.check_foreign(*foreign_model.random_gpt2())
 
