@@ -787,7 +787,8 @@ typedef struct hf_accumulate {
   double* square_sums;  // written, fp64, block_count() elements, or NULL; by block of target, or NULL
   // written, words, block_count() elements, of sizeof(uint64_t) bytes, or NULL; by block of target, or NULL
   uint64_t* digests;
-  const hf_block_segment* segments;  // As SquareSum has them. Without sums of squares there are none.
+  // These are as SquareSum has them. Without sums of squares there are none.
+  const hf_block_segment* segments;
   int64_t segment_count;
 } hf_accumulate;
 #define HF_SCHEMA_ACCUMULATE UINT64_C(0xd3823f99af0bacef)
