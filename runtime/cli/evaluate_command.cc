@@ -89,6 +89,11 @@ Result<double> loss_of(Env& env, InferenceModel& model, const std::optional<Toke
                 "tokenizer that it was trained with by --tokenizer FILE, or a file of its tokens",
                 path, model.spec().vocabulary);
   }
+  if (path.ends_with(".jsonl"))
+    return fail(ExitCode::config,
+                "{} is JSONL, which evaluate does not take apart: give the tokens that holdfast tokenize "
+                "encode --format jsonl makes of it",
+                path);
   HF_TRY_VOID(check_fits(*tokenizer, model.spec().vocabulary));
   HF_TRY(std::vector<std::int32_t> tokens, tokens_of_text(env, *tokenizer, path));
   if (tokens.size() < 2)

@@ -246,7 +246,8 @@ class Datasets(Folder):
             "special-twice": (*train, *made, "--special=<a>,<a>"),
             "tokenizer-exists": (*train, "--out=tokenizer.json", "--vocabulary=300"),
         }
-        self.assertEqual({*cases, "sample-other-tokenizer", "sample-pattern-alone", "evaluate-text-without-tokenizer", "evaluate-text-too-short"}, set(ROWS))
+        self.assertEqual({*cases, "sample-other-tokenizer", "sample-pattern-alone", "evaluate-text-without-tokenizer", "evaluate-text-too-short",
+                          "evaluate-jsonl"}, set(ROWS))
         os.mkfifo(self.folder / "pipe")
         (self.folder / "good.txt.gz").write_bytes(gzip.compress(b"text"))
         busy = (self.folder / "busy.partial").open("a")
@@ -323,6 +324,11 @@ class Documented(unittest.TestCase):
                                          scene.directory / "word.txt")
             self.assertEqual(short.returncode, ROWS["evaluate-text-too-short"].code)
             self.assertRegex(short.stdout, ROWS["evaluate-text-too-short"].pattern)
+            (scene.directory / "lines.jsonl").write_text('{"text": "The run"}\n' * 40)
+            lines = harness.call_program("evaluate", scene.directory / "runs/books", "--tokenizer", scene.directory / "books.json", "--data",
+                                         scene.directory / "lines.jsonl")
+            self.assertEqual(lines.returncode, ROWS["evaluate-jsonl"].code)
+            self.assertRegex(lines.stdout, ROWS["evaluate-jsonl"].pattern)
             small = scene.directory / "small.json"
             other = scene.directory / "books/other.txt"
             other.write_bytes(bytes(range(256)) * 40 + random.Random(1).randbytes(300_000))
