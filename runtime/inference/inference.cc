@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/config/loader.h"
+#include "runtime/core/units.h"
 #include "runtime/interop/checkpoint_contents.h"
 #include "runtime/os/console.h"
 #include "runtime/os/machine_facts.h"
@@ -88,22 +89,40 @@ Result<void> InferenceModel::check_length(const std::string& checkpoint) const {
       shape_.sequence_length, spec_.positions, checkpoint, spec_.positions);
 }
 
-Result<void> InferenceModel::allocate(Env& env) {
-  const auto parameters =
+// Plans the memory for the present number of sequences, and takes it.
+Result<void> InferenceModel::plan_memory(Env& env) {
+  plan_ = MemoryPlan();
+  parameters_slot_ =
       plan_.reserve("parameters", MemoryClass::weights, buckets_.parameter_elements() * sizeof(float));
   tokens_ = std::make_unique<TokenStaging>(TokenStagingShape{.microbatch = shape_, .with_first_keys = true},
                                            *device_, plan_);
-  const auto loss_sum =
+  loss_sum_slot_ =
       plan_.reserve("loss_sum", MemoryClass::workspace, sizeof(double), MemoryKind::host_visible);
   host_access_ = std::make_unique<HostAccess>(*device_, plan_);
   model_ = std::make_unique<Model>(spec_, shape_, Model::Mode::forward_only, plan_, Recompute::none, stage());
   HF_TRY_VOID(check_fits(plan_, available_memory_bytes(env), 1, device_->host_sees_memory()));
   HF_TRY(arena_, allocate_memory(*device_, plan_));
-  parameters_ = arena_.at<float>(parameters);
+  return {};
+}
+
+Result<void> InferenceModel::allocate(Env& env) {
+  Result<void> planned = plan_memory(env);
+  for (; !planned.ok() && planned.error().code == ExitCode::does_not_fit && lengths_.size() > 1;
+       planned = plan_memory(env))
+    lengths_.resize(lengths_.size() / 2);
+  if (!planned.ok() && planned.error().code == ExitCode::does_not_fit)
+    return fail_because(
+        planned.error(), ExitCode::does_not_fit,
+        "the model does not fit: in fp32, for sequences of {} tokens, it takes {} of memory, and there is "
+        "less. Use a "
+        "host or a --device that has more, or, for holdfast evaluate, a smaller --sequence-length",
+        shape_.sequence_length, format_bytes(plan_.total_bytes()));
+  HF_TRY_VOID(std::move(planned));
+  parameters_ = arena_.at<float>(parameters_slot_);
   tokens_->bind(arena_);
-  loss_sum_ = arena_.at<double>(loss_sum);
+  loss_sum_ = arena_.at<double>(loss_sum_slot_);
   host_access_->bind(arena_);
-  model_->bind(*device_, arena_, buckets_, arena_.bytes(parameters).data(), nullptr);
+  model_->bind(*device_, arena_, buckets_, arena_.bytes(parameters_slot_).data(), nullptr);
   return {};
 }
 

@@ -26,11 +26,11 @@
 namespace holdfast::inference {
 
 struct InferenceOptions {
-  std::string device = "cpu";          // or "cuda"
-  int threads = 1;                     // threads of the CPU
-  std::int64_t sequence_length = 0;    // longest input; 0 = the run's training.sequence_length
-  std::int64_t batch = 1;              // number of sequences at once in loss_sum()
-  int cached_sequences = 0;            // number of sequences that append() continues
+  std::string device = "cpu";        // or "cuda"
+  int threads = 1;                   // threads of the CPU
+  std::int64_t sequence_length = 0;  // longest input; 0 = the run's training.sequence_length
+  std::int64_t batch = 1;            // number of sequences at once in loss_sum()
+  int cached_sequences = 0;          // number of sequences that append() continues, where the memory has room
   std::vector<Override> kernels = {};  // keys of [kernels], in place of those of the run
 };
 
@@ -39,7 +39,8 @@ class InferenceModel {
  public:
   // Loads the weights of a checkpoint; the model's shape is the config stored with it. Fails with
   // ExitCode::checkpoint when weights are missing, damaged or of another shape; with config when the sequence
-  // is longer than the model's learned positions, or the device is not available; with does_not_fit.
+  // is longer than the model's learned positions, or the device is not available; with does_not_fit. Where memory
+  // lacks for all cached sequences, it holds half of them, or a quarter, down to one.
   static Result<std::unique_ptr<InferenceModel>> load(Env& env, Checkpoint& checkpoint,
                                                       const InferenceOptions& options);
 
@@ -72,6 +73,7 @@ class InferenceModel {
   InferenceModel(Config config, const InferenceOptions& options, std::unique_ptr<Device> device);
   Result<void> check_length(const std::string& checkpoint) const;
   Result<void> allocate(Env& env);
+  Result<void> plan_memory(Env& env);
   Result<void> read_weights(Checkpoint& checkpoint, int threads);
   // Runs rows that continue sequences, and returns the logits of those from `first_row` on.
   Result<std::span<const float>> run(std::span<const std::int32_t> tokens,
@@ -85,6 +87,7 @@ class InferenceModel {
   std::vector<float> logits_;
   BucketPlan buckets_;
   MemoryPlan plan_;
+  MemoryPlan::Slot parameters_slot_, loss_sum_slot_;
   MemoryArena arena_;
   std::unique_ptr<HostAccess> host_access_;
   std::unique_ptr<Model> model_;

@@ -12,6 +12,7 @@
 #include "runtime/inference/file_evaluation.h"
 #include "runtime/inference/sampler.h"
 #include "tests/save/checkpoint_fixture.h"
+#include "tests/support/forwarding_env.h"
 
 namespace holdfast::test {
 namespace {
@@ -122,6 +123,42 @@ TEST_F(InferenceTest, SaysTheOneThingItsWeightsKnow) {
   const std::vector<float> logits = logits_after(*model, {65, 10});
   EXPECT_NEAR(logits[11], certainty, 0.1);
   EXPECT_NEAR(logits[10], 0.0, 1e-6);
+}
+
+// A machine that has so much memory.
+class MachineOf final : public ForwardingEnv {
+ public:
+  explicit MachineOf(std::uint64_t KiB) : ForwardingEnv(posix_env()), KiB_(KiB) {}
+  Result<std::string> read_text(const std::string& path) override {
+    if (path == "/proc/meminfo") return fmt::format("MemTotal: {0} kB\nMemAvailable: {0} kB\n", KiB_);
+    return posix_env().read_text(path);
+  }
+
+ private:
+  std::uint64_t KiB_;
+};
+
+TEST_F(InferenceTest, HoldsAsManySequencesAsFit) {
+  const std::string run = write_checkpoint(directory_ / "run", counting(256, 256));
+  Result<Checkpoint> checkpoint = Checkpoint::open(posix_env(), run);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  constexpr std::int64_t length = 1 << 12;  // of which a sequence has 8 MiB in the cache
+  const auto loaded = [&](std::uint64_t MiB) {
+    MachineOf machine(MiB << 10);
+    return InferenceModel::load(machine, *checkpoint, {.sequence_length = length, .cached_sequences = 64});
+  };
+  const Result<std::unique_ptr<InferenceModel>> some = loaded(256);
+  ASSERT_TRUE(some.ok()) << some.error().message;
+  EXPECT_GT((*some)->sequences_at_once(), 1);
+  EXPECT_LT((*some)->sequences_at_once(), 32);
+  std::vector<std::string> prompts(40, "a");
+  EXPECT_EQ(sampled_texts(**some, {.prompts = prompts, .tokens = 3, .temperature = 0.0}),
+            std::vector<std::string>(40, "abcd"));
+  const Result<std::unique_ptr<InferenceModel>> none = loaded(8);
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().code, ExitCode::does_not_fit);
+  EXPECT_THAT(none.error().message,
+              HasSubstr("the model does not fit: in fp32, for sequences of 4096 tokens, it takes "));
 }
 
 TEST_F(InferenceTest, SpeaksTokenIdsWhereTheVocabularyIsNotBytes) {

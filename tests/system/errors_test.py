@@ -1499,6 +1499,12 @@ class Errors(unittest.TestCase):
     def test_sample_top_p(self):
         self.expect(self.holdfast("sample", "run", "--top-p=1.5"))
 
+    @unittest.skipIf(harness.SANITIZED, "a sanitizer takes more of the address space than is left here")
+    def test_inference_does_not_fit(self):
+        self.assertEqual(self.train("--model.width=64").returncode, 0)
+        words = "evaluate run --data text.txt --sequence-length=1048576 --device=cpu"
+        self.expect(self.start(["bash", "-c", f"ulimit -v 2000000; exec {PROGRAM} {words}"], self.folder))
+
     def test_sample_empty_stop(self):
         self.expect(self.holdfast("sample", "run", "--stop=a", "--stop="))
 
