@@ -233,11 +233,12 @@ void print_blend(const Config& config, const DataSet& data) {
   // Text that is repeated up to four times is nearly as good as new text (Muennighoff et al., Scaling data-constrained
   // language models, 2023).
   constexpr double epochs_max = 4.0;
+  constexpr std::uint64_t positions_max = std::uint64_t{1} << 26;  // some seconds
   const TrainingConfig& training = config.training;
   const auto all = static_cast<std::uint64_t>(training.steps * config.parallel.lanes *
                                               training.microbatches_per_lane * training.microbatch_size);
   SourceCounts counts(data.order(config.run.seed));
-  const std::span<const std::uint64_t> used = counts.used_before(all);
+  const std::span<const std::uint64_t> used = counts.used_before(all, {}, positions_max);
   const std::vector<std::uint64_t> samples = data.samples_of_sources();
   for (std::size_t i = 0; i < used.size(); ++i) {
     const double epochs = static_cast<double>(used[i]) / static_cast<double>(samples[i]);

@@ -107,8 +107,8 @@ SourceCounts::SourceCounts(SampleOrder order)
       left_counts_(order_.source_count()),
       used_(order_.source_count()) {}
 
-// Brings counts_ to a position. Returns false, and leaves them, where that needs too many positions.
-bool SourceCounts::go_to(std::uint64_t position) {
+// Brings counts_ to a position, or by `positions` nearer to it. Returns whether they are there.
+bool SourceCounts::go_to(std::uint64_t position, std::uint64_t positions) {
   constexpr std::uint64_t once = 1, back = ~std::uint64_t{0};  // back: takes one away
   if (order_.source_count() == 1) {
     counts_.front() = position;
@@ -116,33 +116,28 @@ bool SourceCounts::go_to(std::uint64_t position) {
   }
   const std::uint64_t length = order_.period(), inside = position % length, first = position - inside;
   const std::uint64_t way = position > position_ ? position - position_ : position_ - position;
-  const std::uint64_t nearest = std::min({way, inside, length - inside});
-  if (nearest > positions_max) return false;
-  if (nearest == way) {
-    order_.count(std::min(position, position_), std::max(position, position_),
-                 position > position_ ? once : back, counts_);
-  } else {
-    const bool from_end = nearest != inside;
+  if (std::min(inside, length - inside) < way) {
+    const bool from_end = length - inside < inside;
     for (std::size_t i = 0; i < counts_.size(); ++i)
       counts_[i] = (position / length + (from_end ? 1 : 0)) * order_.samples_per_period(i);
-    if (from_end) {
-      order_.count(position, first + length, back, counts_);
-    } else {
-      order_.count(first, position, once, counts_);
-    }
+    position_ = from_end ? first + length : first;
   }
-  position_ = position;
-  return true;
+  const std::uint64_t from = position_;
+  position_ = position > from ? std::min(position, from + positions)
+                              : std::max(position, from - std::min(from, positions));
+  order_.count(std::min(from, position_), std::max(from, position_), position > from ? once : back, counts_);
+  return position_ == position;
 }
 
 std::span<const std::uint64_t> SourceCounts::used_before(std::uint64_t position,
-                                                         std::span<const PositionRange> left_out) {
+                                                         std::span<const PositionRange> left_out,
+                                                         std::uint64_t positions) {
   if (!std::ranges::equal(left_out, left_out_)) {
     left_out_.assign(left_out.begin(), left_out.end());
     std::ranges::fill(left_counts_, 0);
     for (const PositionRange& range : left_out_) order_.count(range.begin, range.end, 1, left_counts_);
   }
-  if (!go_to(position)) return {};
+  if (!go_to(position, positions)) return {};
   std::ranges::transform(counts_, left_counts_, used_.begin(), std::minus<>());
   return used_;
 }

@@ -118,19 +118,21 @@ struct PositionRange {
 // kept between two calls only saves time.
 class SourceCounts {
  public:
-  // Most positions that a call looks at one by one: a few seconds.
-  static constexpr std::uint64_t positions_max = std::uint64_t{1} << 26;
+  // Positions that a call looks at one by one: some milliseconds, of which a step has one.
+  static constexpr std::uint64_t positions_per_call = std::uint64_t{1} << 17;
 
   explicit SourceCounts(SampleOrder order);
   // Returns the samples of each source at the positions below `position` that are not in `left_out` (ascending ranges,
   // all of them below it). Whole periods have a closed form; the rest is looked at one by one, from the nearest of the
-  // period's ends and the position of the call before, and allocates nothing where `left_out` is as before. Valid until
-  // the next call. Empty where that is more than positions_max, which a mix with weights never needs.
+  // period's ends and the place where the call before ended, and allocates nothing where `left_out` is as before. Valid
+  // until the next call. Empty where that is more than `positions`, which a mix with weights never needs: the next
+  // calls go on from there.
   std::span<const std::uint64_t> used_before(std::uint64_t position,
-                                             std::span<const PositionRange> left_out = {});
+                                             std::span<const PositionRange> left_out = {},
+                                             std::uint64_t positions = positions_per_call);
 
  private:
-  bool go_to(std::uint64_t position);
+  bool go_to(std::uint64_t position, std::uint64_t positions);
 
   SampleOrder order_;
   std::uint64_t position_ = 0;

@@ -261,8 +261,6 @@ void RunJournal::begin_epoch(Worker& worker, RecoveryInventory& known, double ra
     newest_step_ = std::max(newest_step_, newest_logged_step(env(), paths()));
   if (writes && !std::exchange(gap_noted_, true)) note_gap(step);
   if (!source_counts_.has_value()) source_counts_.emplace(worker.data().order(setup_.config.run.seed));
-  // This may take seconds, which the deadline of a step does not have.
-  if (writes) source_counts_->used_before(worker.state().data_cursor, worker.state().left_out);
   progress_ = std::make_unique<Progress>(
       env(), *queue_,
       Progress::Setup{

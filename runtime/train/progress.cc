@@ -139,8 +139,11 @@ bool Progress::is_shown(std::uint64_t step) {
 // Counts the samples of each source that the steps up to a state have used. Returns false where that is not known.
 bool Progress::count_sources(const RunState& state) {
   if (setup_.source_counts == nullptr) return false;
+  // More than a step adds, so that they are known some steps after a start.
+  const std::uint64_t positions =
+      SourceCounts::positions_per_call + 2 * setup_.tokens_per_step / setup_.tokens_per_sample;
   const std::span<const std::uint64_t> used =
-      setup_.source_counts->used_before(state.data_cursor, state.left_out);
+      setup_.source_counts->used_before(state.data_cursor, state.left_out, positions);
   source_samples_.assign(used.begin(), used.end());
   return !used.empty();
 }

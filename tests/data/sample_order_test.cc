@@ -177,8 +177,8 @@ INSTANTIATE_TEST_SUITE_P(Blends, SourceCountsTest,
                                                 {.samples = 8, .weight = 1e-3}}}),
                          [](const auto& blend) { return std::string(blend.param.name); });
 
-// A weighted mix is counted at once at any position; the middle of a list of billions is not, but at its ends, and from
-// step to step, it is.
+// A weighted mix is counted at once at any position, and a list of billions at its ends and from step to step. In
+// its middle, nobody waits for it: a few calls are without.
 TEST(SourceCountsTest, AreThereWhereverTheyTakeMomentsToCount) {
   constexpr std::uint64_t many = std::uint64_t{1} << 40;
   SourceCounts weighted(SampleOrder(1, {{.samples = many, .weight = 3.0}, {.samples = 7, .weight = 1.0}}));
@@ -190,6 +190,19 @@ TEST(SourceCountsTest, AreThereWhereverTheyTakeMomentsToCount) {
   ASSERT_FALSE(list.used_before(2 * many + 10).empty());
   EXPECT_GE(list.used_before(2 * many + 10)[0], many);
   EXPECT_FALSE(list.used_before(2 * many + 20).empty());
+  for (const std::uint64_t begin :
+       {3 * SourceCounts::positions_per_call, 2 * many - 3 * SourceCounts::positions_per_call}) {
+    SourceCounts resumed(SampleOrder(1, {{.samples = many}, {.samples = many}}));
+    std::uint64_t position = begin;
+    int without = 0;
+    for (; resumed.used_before(position).empty() && without < 100; position += 10) ++without;
+    EXPECT_EQ(without, begin < many ? 3 : 2);
+    const std::span<const std::uint64_t> all = resumed.used_before(position);
+    ASSERT_EQ(all.size(), 2U);
+    EXPECT_EQ(all[0] + all[1], position);
+    SourceCounts at_once(SampleOrder(1, {{.samples = many}, {.samples = many}}));
+    EXPECT_EQ(at_once.used_before(position, {}, 2 * many)[0], all[0]);
+  }
 }
 
 TEST(SampleOrderTest, LargePositionsAndSizesWork) {

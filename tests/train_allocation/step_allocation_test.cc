@@ -83,6 +83,7 @@ TEST_P(StepAllocationTest, AStepAllocatesNothing) {
                        .flops_per_token = 0.0,
                        .peak_flops = 0.0,
                        .tokens_per_step = worker.workload().tokens_per_step(),
+                       .tokens_per_sample = 1,
                        .source_counts = &counts},
                       first ? Progress::Role::speaks : Progress::Role::silent);
     std::vector<Span> spans(10'000);  // of the last of these steps; recording allocates nothing either
