@@ -14,10 +14,14 @@
 #include <vector>
 
 #include "kernels/activation.h"
+#include "kernels/attention.h"
 #include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/optimizer.h"
 #include "kernels/registry.h"
 #include "kernels/visit_op.h"
 #include "parallel/local/local_communicator.h"
+#include "runtime/core/digest.h"
 #include "runtime/device/cpu/call_watch.h"
 #include "runtime/elastic/planned_rank.h"
 #include "runtime/measure/call_key.h"
@@ -221,10 +225,149 @@ TEST(TracedCall, NumbersThatAreOfNoCallAreRefused) {
               HasSubstr("not those of a call"));
   EXPECT_THAT(refused([](auto& call) { call.fields["rows"] = Json(3); }),
               HasSubstr("not what its shape needs"));
-  EXPECT_THAT(refused([](auto& call) { call.fields["rows"] = Json(-1); }),
-              HasSubstr("x would have -3 elements"));
+  EXPECT_THAT(refused([](auto& call) { call.fields["rows"] = Json(-1); }), HasSubstr("not those of a call"));
+  EXPECT_THAT(refused([](auto& call) { call.fields["rows"] = Json(std::int64_t{1} << 62); }),
+              HasSubstr("not those of a call"));
+  EXPECT_THAT(refused([](auto& call) { call.fields["width"] = call.fields["rows"] = Json(1 << 30); }),
+              HasSubstr("x would have 1152921504606846976 elements"));
+  EXPECT_THAT(refused([](auto& call) { call.arrays[1].name = "first_key"; }),
+              HasSubstr("not what its shape needs"));
+  EXPECT_THAT(refused([](auto& call) { call.arrays[0].operand = 4; }), HasSubstr("an array of no operand"));
   EXPECT_THAT(refused([](auto& call) { call.places.pop_back(); }), HasSubstr("3 operands, and its op 4"));
   EXPECT_THAT(refused([](auto& call) { call.places[0] = 9; }), HasSubstr("memory that no operand has"));
+}
+
+// Of what a kernel takes for a place, and would go to.
+TEST(TracedCall, PlacesThatAreNotThereAreRefused) {
+  std::vector<float> values(64);
+  const auto refused = [](const auto& op, const auto& change) {
+    kit::TracedCall call = kit::begin_call(std::decay_t<decltype(op)>::id, &op, 5);
+    EXPECT_TRUE(kit::shape_of(call, 5).ok());
+    change(call);
+    const Result<kit::CallShape> shape = kit::shape_of(call, 5);
+    return shape.ok() ? "accepted" : shape.error().message;
+  };
+  std::vector<std::int32_t> tokens = {0, 4}, first_key = {0, 1};
+  const EmbeddingForward embedding{.tokens = tokens.data(),
+                                   .table = values.data(),
+                                   .x = values.data(),
+                                   .rows = 2,
+                                   .width = 3,
+                                   .sequence_length = 2};
+  const auto set_second = [](std::int32_t number) {
+    return [number](kit::TracedCall& call) {
+      for (kit::TracedArray& each : call.arrays) {
+        if (each.dtype == DType::int32) std::memcpy(each.content.data() + 4, &number, 4);
+      }
+    };
+  };
+  EXPECT_THAT(refused(embedding, set_second(5)), HasSubstr("tokens has numbers of what is not there"));
+  EXPECT_THAT(refused(embedding, set_second(-1)), HasSubstr("tokens has numbers of what is not there"));
+  EXPECT_THAT(refused(embedding, [](auto& call) { call.fields["sequence_length"] = Json(0); }),
+              HasSubstr("not those of a call"));
+  const AttentionForward attention{.qkv = values.data(),
+                                   .first_key = first_key.data(),
+                                   .out = values.data(),
+                                   .lse = values.data(),
+                                   .batch = 1,
+                                   .sequence_length = 2,
+                                   .heads = 1,
+                                   .kv_heads = 1,
+                                   .head_size = 2};
+  EXPECT_THAT(refused(attention, set_second(2)), HasSubstr("first_key has numbers of what is not there"));
+  EXPECT_THAT(refused(attention, [](auto& call) { call.fields["kv_heads"] = Json(0); }),
+              HasSubstr("not those of a call"));
+  EXPECT_THAT(refused(attention,
+                      [](auto& call) {
+                        for (const char* const name : {"batch", "sequence_length", "heads", "head_size"})
+                          call.fields[name] = Json(1 << 16);
+                      }),
+              HasSubstr("not those of a call"));
+  const std::vector<BlockSegment> segments = {{.first = 0, .count = 2},
+                                              {.first = 4, .count = 3, .first_block = 1}};
+  std::vector<double> sums(2);
+  const SquareSum square_sum{.values = values.data(),
+                             .count = 7,
+                             .sums = sums.data(),
+                             .segments = segments.data(),
+                             .segment_count = 2};
+  EXPECT_THAT(refused(square_sum,
+                      [](auto& call) {
+                        call.segments =
+                            Json::parse(call.segments.dump().replace(call.segments.dump().find("4"), 1, "6"));
+                      }),
+              HasSubstr("not those of a call"));
+}
+
+// What a trace says is right by its digest, which anybody can make.
+TEST(TraceFolder, WhatIsNoTraceIsRefusedWhateverItsDigest) {
+  const auto folder = scratch();
+  const std::string path = folder->file("trace"), index = path + "/trace.json";
+  {
+    std::vector<float> values(6);
+    const RmsNormForward op{.x = values.data(),
+                            .weight = values.data(),
+                            .y = values.data(),
+                            .rstd = values.data(),
+                            .rows = 2,
+                            .width = 3};
+    auto writer = kit::TraceWriter::make(posix_env(), path);
+    ASSERT_TRUE(writer.ok()) << writer.error().message;
+    kit::CallTrace trace;
+    kit::CallsOfShape& calls = trace.shapes.emplace_back();
+    calls = {.op = RmsNormForward::id, .definition = "norm", .calls = {1}};
+    ASSERT_TRUE(
+        (*writer)->add(calls, {.uuid = "one", .step = 1, .call = kit::begin_call(op.id, &op, 1)}).ok());
+    ASSERT_TRUE((*writer)->finish(trace).ok());
+  }
+  const Json whole = Json::parse(posix_env().read_text(index).value());
+  const auto opened = [&](const auto& change) {
+    Json changed = whole;
+    change(changed["trace"]);
+    changed["digest"] = Json(to_hex(digest_of(changed["trace"].dump_any())));
+    EXPECT_TRUE(posix_env().replace_text(index, changed.dump_any()).ok());
+    const Result<kit::CallTrace> trace = kit::open_trace(posix_env(), path);
+    EXPECT_TRUE(trace.ok() || trace.error().code == ExitCode::data);
+    return trace.ok() ? "accepted" : trace.error().message;
+  };
+  EXPECT_EQ(opened([](auto&) {}), "accepted");
+  const auto expect_refused = [&](const auto& change) {
+    EXPECT_THAT(opened(change), HasSubstr("not what was written (what it says is no trace)"));
+  };
+  // Each member in turn is left out, and is of other types.
+  const auto with_each_member = [&](const auto& object_of) {
+    Json original = whole.at("trace");
+    for (const JsonMember& member : object_of(original).items()) {
+      if (member.key == "op" || member.key == "schema") continue;
+      if (member.key == "fields" || member.key == "tensors" || member.key == "segments")
+        continue;  // shape_of()
+      SCOPED_TRACE(member.key);
+      for (const Json& other : {Json(nullptr), Json(-1), Json(0.5), Json::object(), Json::array({Json("x")})})
+        expect_refused([&](Json& trace) { object_of(trace)[member.key] = other; });
+      expect_refused([&](Json& trace) {
+        Json rest = Json::object();
+        for (const JsonMember& each : object_of(trace).items()) {
+          if (each.key != member.key) rest[each.key] = each.value;
+        }
+        object_of(trace) = rest;
+      });
+    }
+  };
+  const auto change_first = [](Json& list) -> Json& { return const_cast<Json&>(list.front()); };
+  const auto shape_of = [&](Json& trace) -> Json& { return change_first(trace["shapes"]); };
+  const auto kept_of = [&](Json& trace) -> Json& { return change_first(shape_of(trace)["kept"]); };
+  with_each_member([](Json& trace) -> Json& { return trace; });
+  with_each_member(shape_of);
+  with_each_member(kept_of);
+  with_each_member([&](Json& trace) -> Json& { return change_first(kept_of(trace)["arrays"]); });
+  // Parts of paths stay in the folder; there are no threads without end.
+  for (const char* const name : {"", "..", "../../other", "/etc", "a/b", "a.b"}) {
+    expect_refused([&](Json& trace) { shape_of(trace)["definition"] = Json(name); });
+    expect_refused([&](Json& trace) { kept_of(trace)["uuid"] = Json(name); });
+  }
+  for (const std::int64_t threads : {std::int64_t{0}, std::int64_t{4097}, std::int64_t{1} << 32})
+    expect_refused([&](Json& trace) { trace["threads"] = Json(threads); });
+  expect_refused([&](Json& trace) { trace["vocabulary"] = Json(std::int64_t{1} << 40); });
 }
 
 TEST(TraceWords, ADeviceThatIsNoProcessor) {

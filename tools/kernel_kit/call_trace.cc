@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
+#include <limits>
 #include <numeric>
+#include <type_traits>
 
 #include "kernels/plugin_loader.h"
 #include "runtime/core/digest.h"
@@ -62,33 +65,88 @@ Json json_of(const CallsOfShape& shape) {
           {"calls", shape.calls},    {"kept", kept}};
 }
 
-// The rest reads what json_of() wrote. The digest of the whole was right, so what is missing was never there.
-TracedArray array_of(const Json& json) {
-  TracedArray array{.name = json.value("name", ""),
-                    .operand = json.value("operand", std::uint64_t{0}),
-                    .is_after = json.value("after", false),
-                    .bytes = json.value("bytes", std::uint64_t{0}),
-                    .digest = json.value("digest", "")};
-  const std::string type = json.value("type", "");
+// Reads a member of JSON that may be anything, with numbers that are not negative. Returns whether it is there, and of this type.
+template <typename Value>
+bool read(const Json& json, const char* name, Value& value) {
+  const auto found = json.find(name);
+  if (!json.is_object() || found == json.end()) return false;
+  [[maybe_unused]] const auto is_count = [](const Json& each) {
+    return each.is_number_unsigned() && each <= std::numeric_limits<std::int64_t>::max();
+  };
+  if constexpr (std::is_same_v<Value, Json>) {
+    value = *found;
+  } else {
+    const bool is_right = std::is_same_v<Value, std::string> ? found->is_string()
+                          : std::is_same_v<Value, bool>      ? found->is_boolean()
+                          : std::is_integral_v<Value>
+                              ? is_count(*found)
+                              : found->is_array() && std::ranges::all_of(*found, is_count);
+    if (!is_right) return false;
+    value = found->template get<Value>();
+  }
+  return true;
+}
+
+// Reads a list of objects with read_each(json, element).
+template <typename Element>
+bool read_list(const Json& json, const char* name, std::vector<Element>& list, const auto& read_each) {
+  Json elements;
+  if (!read(json, name, elements) || !elements.is_array()) return false;
+  return std::ranges::all_of(elements,
+                             [&](const Json& each) { return read_each(each, list.emplace_back()); });
+}
+
+// Names become parts of paths, which stay in the folder.
+bool read_name(const Json& json, const char* key, std::string& name) {
+  return read(json, key, name) && !name.empty() && std::ranges::all_of(name, [](unsigned char each) {
+           return std::isalnum(each) != 0 || each == '_' || each == '-';
+         });
+}
+
+// The rest reads what json_of() wrote. Returns false where it is not that: a digest says that nothing was changed by accident alone.
+bool read_array(const Json& json, TracedArray& array) {
+  std::string type;
+  if (!read(json, "name", array.name) || !read(json, "operand", array.operand) ||
+      !read(json, "after", array.is_after) || !read(json, "bytes", array.bytes) ||
+      !read(json, "digest", array.digest) || !read(json, "type", type))
+    return false;
   array.is_words = type == "words";
   for (const DType each : {DType::fp32, DType::bf16, DType::int32, DType::fp64}) {
     if (core::name_of(each) == type) array.dtype = each;
   }
-  return array;
+  return array.is_words || core::name_of(array.dtype) == type;
 }
 
-KeptCall kept_of(OpId op, const Json& json) {
-  KeptCall kept{.uuid = json.value("uuid", ""),
-                .step = json.value("step", std::uint64_t{0}),
-                .place = json.value("place", ""),
-                .kernel = json.value("kernel", "")};
+bool read_kept(OpId op, const Json& json, KeptCall& kept) {
   kept.call.op = op;
-  kept.call.fields = json.value("fields", Json());
-  kept.call.tensors = json.value("tensors", Json());
-  kept.call.segments = json.value("segments", Json());
-  kept.call.places = json.value("places", std::vector<std::int64_t>());
-  for (const Json& each : json.at("arrays")) kept.call.arrays.push_back(array_of(each));
-  return kept;
+  return read_name(json, "uuid", kept.uuid) && read(json, "step", kept.step) &&
+         read(json, "place", kept.place) && read(json, "kernel", kept.kernel) &&
+         read(json, "fields", kept.call.fields) && read(json, "tensors", kept.call.tensors) &&
+         read(json, "segments", kept.call.segments) && read(json, "places", kept.call.places) &&
+         read_list(json, "arrays", kept.call.arrays, read_array);
+}
+
+bool read_shape(const Json& json, CallsOfShape& shape) {
+  std::string name;
+  if (!read(json, "op", name)) return false;
+  const Result<OpId> op = op_of_name(name);
+  if (!op.ok()) return false;
+  shape.op = *op;
+  return read(json, "text", shape.text) && read_name(json, "definition", shape.definition) &&
+         read(json, "calls", shape.calls) &&
+         read_list(json, "kept", shape.kept,
+                   [&shape](const Json& each, KeptCall& kept) { return read_kept(shape.op, each, kept); });
+}
+
+bool read_facts(const Json& json, TraceFacts& facts) {
+  constexpr int most_threads = 4096;
+  std::int64_t threads = 0;
+  const bool is_whole = read(json, "run", facts.run) && read(json, "device", facts.device) &&
+                        read(json, "precision", facts.precision) && read(json, "threads", threads) &&
+                        read(json, "vocabulary", facts.vocabulary) && read(json, "steps", facts.steps);
+  facts.threads = static_cast<int>(std::clamp<std::int64_t>(threads, 0, most_threads));
+  return is_whole && facts.threads == threads && threads > 0 && facts.vocabulary > 0 &&
+         facts.vocabulary <= std::numeric_limits<std::int32_t>::max();
 }
 
 // Before anything else of a trace is read, because what it says then is what to do.
@@ -109,16 +167,6 @@ Result<void> check_schemas(const std::string& path, const Json& shapes) {
                   path, name.text(), schema.text(), here);
   }
   return {};
-}
-
-Result<CallsOfShape> calls_of(const Json& json) {
-  HF_TRY(const OpId op, op_of_name(json.value("op", "")));
-  CallsOfShape shape{.op = op,
-                     .text = json.value("text", ""),
-                     .definition = json.value("definition", ""),
-                     .calls = json.value("calls", std::vector<std::int64_t>())};
-  for (const Json& each : json.at("kept")) shape.kept.push_back(kept_of(op, each));
-  return shape;
 }
 
 Result<void> write_arrays(Env& env, const std::string& path, const std::vector<TracedArray>& arrays) {
@@ -257,21 +305,13 @@ Result<CallTrace> open_trace(Env& env, const std::string& folder) {
   const Json content = index.value("trace", Json());
   if (content.is_object() && content.value("shapes", Json()).is_array())
     HF_TRY_VOID(check_schemas(path, content.at("shapes")));
-  if (!content.is_object() || index.value("digest", Json()) != Json(to_hex(digest_of(content.dump_any()))))
+  CallTrace trace{.folder = folder};
+  const bool is_whole = index.value("digest", Json()) == Json(to_hex(digest_of(content.dump_any())));
+  if (!is_whole || !read_facts(content, trace.facts) ||
+      !read_list(content, "shapes", trace.shapes, read_shape))
     return fail(ExitCode::data,
-                "{} is not what was written (another digest): it was damaged or changed; capture it again",
-                path);
-  CallTrace trace{.folder = folder,
-                  .facts = {.run = content.value("run", ""),
-                            .device = content.value("device", ""),
-                            .precision = content.value("precision", ""),
-                            .threads = content.value("threads", 1),
-                            .vocabulary = content.value("vocabulary", std::int64_t{1}),
-                            .steps = content.value("steps", std::vector<std::uint64_t>())}};
-  for (const Json& each : content.at("shapes")) {
-    HF_TRY(CallsOfShape shape, calls_of(each));
-    trace.shapes.push_back(std::move(shape));
-  }
+                "{} is not what was written ({}): it was damaged or changed; capture it again", path,
+                is_whole ? "what it says is no trace" : "another digest");
   return trace;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <string_view>
 #include <type_traits>
@@ -31,9 +32,10 @@ Json numbers_of(const auto& object) {
   return numbers;
 }
 
-// Returns false where the JSON value is none of the field's type.
+// Returns false where the JSON value is none of the field's type. Sizes and places that are negative, or whose products may be
+// none of 64 bits, are those of no call.
 template <typename Value>
-bool set_number(Value& field, const Json& value) {
+bool set_number([[maybe_unused]] std::string_view name, Value& field, const Json& value) {
   if constexpr (std::is_same_v<Value, bool>) {
     if (!value.is_boolean()) return false;
     field = value.get<bool>();
@@ -47,7 +49,15 @@ bool set_number(Value& field, const Json& value) {
     if (!value.is_number()) return false;
     field = value.get<Value>();
   } else {
-    if (!value.is_number_integer()) return false;
+    if constexpr (std::is_unsigned_v<Value>) {  // a key, which has all 64 bits
+      if (!value.is_number_unsigned()) return false;
+    } else {
+      const bool is_only_size = name == "count" || name == "bytes" || name.ends_with("block");
+      constexpr std::int64_t most_of_product = std::numeric_limits<std::int32_t>::max();
+      if (!value.is_number_integer() || value < 0 ||
+          value > (is_only_size ? most_bytes_of_array : most_of_product))
+        return false;
+    }
     field = value.get<Value>();
   }
   return true;
@@ -59,7 +69,7 @@ bool set_numbers(auto& object, const Json& numbers) {
   visit_fields(object, [&]<typename Value>(std::string_view name, const Value& value) {
     if constexpr (!std::is_pointer_v<Value> && !std::is_array_v<Value>) {
       const auto found = is_whole ? numbers.find(name) : JsonIterator();
-      is_whole = is_whole && found != numbers.end() && set_number(const_cast<Value&>(value), *found);
+      is_whole = is_whole && found != numbers.end() && set_number(name, const_cast<Value&>(value), *found);
     }
   });
   return is_whole;
@@ -176,6 +186,61 @@ bool set_lists(Op& op, const TracedCall& call, TracedLists& lists) {
   return true;
 }
 
+// Returns whether a kernel that goes by the numbers of a struct stays in arrays of the extents of its operands: those products that
+// they have of more than two sizes are of 64 bits, nothing is divided by 0, and lists say places that are there.
+template <typename Op>
+bool is_sound([[maybe_unused]] const Op& op, const TracedLists& lists) {
+  if constexpr (requires { op.sequence_length; }) {
+    if (op.sequence_length < 1) return false;
+  }
+  if constexpr (requires { op.kv_heads; }) {
+    if (op.kv_heads < 1 || op.heads % op.kv_heads != 0) return false;
+    const double sequences = static_cast<double>(op.batch) * static_cast<double>(op.sequence_length);
+    if (sequences * static_cast<double>(op.heads) * static_cast<double>(op.head_size) > most_bytes_of_array)
+      return false;
+  } else if constexpr (requires { op.head_size; }) {
+    if (static_cast<double>(op.rows) * static_cast<double>(op.row_stride) > most_bytes_of_array ||
+        static_cast<double>(op.heads) * static_cast<double>(op.head_size) >
+            static_cast<double>(op.row_stride))
+      return false;
+  }
+  if constexpr (requires { op.segments; }) {
+    std::int64_t end = 0, blocks = 0;
+    for (const BlockSegment& each : lists.segments) {
+      if (each.first < end || each.first_block != blocks) return false;
+      end = each.first + each.count;
+      blocks += core::blocks_of(each.count);
+    }
+    if (end > op.count) return false;
+  }
+  if constexpr (Op::id == OpId::adamw) {
+    return std::ranges::all_of(lists.tensors, [&op](const AdamWTensor& each) {
+      return each.first_block + core::blocks_of(each.count) <= op.block_count;
+    });
+  }
+  return true;
+}
+
+// Returns whether numbers of places in other arrays are of some that are there.
+template <typename Op>
+bool has_places([[maybe_unused]] const Op& op, const Operand& operand, std::span<const std::byte> content,
+                std::int64_t vocabulary) {
+  std::int64_t below = vocabulary, length = 0;
+  if constexpr (requires { op.vocabulary; }) below = op.vocabulary;
+  if constexpr (requires { op.kv_heads; }) length = op.sequence_length;
+  const bool is_tokens = operand.content == Operand::Content::tokens;
+  if (!is_tokens && operand.content != Operand::Content::first_keys) return true;
+  const bool has_negative = is_tokens && std::string_view(operand.name) == "targets";  // rows without one
+  for (std::size_t i = 0; i < content.size() / sizeof(std::int32_t); ++i) {
+    std::int32_t number = 0;
+    std::memcpy(&number, content.data() + i * sizeof(number), sizeof(number));
+    if (number < 0 ? !has_negative
+                   : number >= (is_tokens ? below : static_cast<std::int64_t>(i) % length + 1))
+      return false;
+  }
+  return true;
+}
+
 // Gives each operand the address that its place stands for. Returns a clause about what does not fit; empty: nothing.
 template <typename Op>
 std::string set_places(Op& op, const TracedCall& call, std::int64_t vocabulary, TracedLists& lists) {
@@ -183,11 +248,10 @@ std::string set_places(Op& op, const TracedCall& call, std::int64_t vocabulary, 
   if (last > std::ssize(call.places) || std::ranges::any_of(call.places, [](auto each) { return each < 0; }))
     return "it has memory that no operand has";
   lists.places.resize(static_cast<std::size_t>(last) + 1);
-  std::vector<std::uint64_t> bytes;
+  std::size_t count = 0;
   std::string problem;
   visit_call(op, lists.tensors, vocabulary, [&](auto& pointer, const Operand& operand) {
-    const std::size_t index = bytes.size();
-    bytes.push_back(bytes_of_operand(operand));
+    const std::size_t index = count++;
     if (!problem.empty()) return;
     if (operand.extent < 0 || operand.extent > most_bytes_of_array / operand.element_bytes) {
       problem = fmt::format("{} would have {} elements", operand.name, operand.extent);
@@ -195,13 +259,21 @@ std::string set_places(Op& op, const TracedCall& call, std::int64_t vocabulary, 
       auto* const place = lists.places.data() + call.places[index];
       pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(place);
     }
+    for (const TracedArray& array : call.arrays) {
+      if (array.operand != index || !problem.empty()) continue;
+      if (array.bytes != bytes_of_operand(operand) || (!array.is_words && array.dtype != operand.dtype) ||
+          array.is_words != (operand.content == Operand::Content::words) ||
+          !array.name.starts_with(operand.name))
+        problem = fmt::format("{} has {} bytes, which is not what its shape needs", array.name, array.bytes);
+      else if (!array.is_after && !has_places(op, operand, array.content, vocabulary))
+        problem = fmt::format("{} has numbers of what is not there", array.name);
+    }
   });
-  if (problem.empty() && bytes.size() != call.places.size())
-    problem = fmt::format("it has {} operands, and its op {}", call.places.size(), bytes.size());
-  for (const TracedArray& array : call.arrays) {
-    if (problem.empty() && (array.operand >= bytes.size() || bytes[array.operand] != array.bytes))
-      problem = fmt::format("{} has {} bytes, which is not what its shape needs", array.name, array.bytes);
-  }
+  if (problem.empty() && count != call.places.size())
+    problem = fmt::format("it has {} operands, and its op {}", call.places.size(), count);
+  if (problem.empty() &&
+      std::ranges::any_of(call.arrays, [count](const TracedArray& each) { return each.operand >= count; }))
+    problem = "it has an array of no operand";
   return problem;
 }
 
@@ -254,7 +326,7 @@ Result<CallShape> shape_of(const TracedCall& call, std::int64_t vocabulary) {
   return visit_op(call.op, of_any_op, [&]<typename Op>(const Op&) -> Result<CallShape> {
     Op op;
     const auto lists = std::make_shared<TracedLists>();
-    if (!set_numbers(op, call.fields) || !set_lists(op, call, *lists))
+    if (!set_numbers(op, call.fields) || !set_lists(op, call, *lists) || !is_sound(op, *lists))
       return fail(ExitCode::data, "its numbers are not those of a call of {}", name_of(call.op));
     const std::string problem = set_places(op, call, vocabulary, *lists);
     if (!problem.empty()) return fail(ExitCode::data, "{}", problem);
