@@ -413,6 +413,8 @@ class BadInputTest(unittest.TestCase):
             self.assertEqual(done.returncode, 2, done.stdout)
             self.assertIn(says, done.stdout)
         self.expect_nothing()
+        done = harness.call_program("kernel", "trace", self.run_of_one.directory, "--steps=1", "--ops=rotary", "--out=")
+        self.assertEqual((done.returncode, done.stdout), (2, "holdfast: --out is empty; expected a folder to make\n"))
 
     def test_what_the_replay_refuses(self):
         for words, says in ((["--steps=1,9"], "has no step 9 yet: give a step from 1 to 6, its newest"),
@@ -487,6 +489,15 @@ class BadInputTest(unittest.TestCase):
         file = kernel_test.build(self.scene.directory / "add.so")
         for words in (["check", file], ["bench", file, "--seconds=1"]):
             self.expect_row(harness.call_program("kernel", *words, "--trace", self.folder))
+
+    def test_trace_link(self):
+        """What `--record` adds does not leave the folder."""
+        self.edit(lambda text: text)
+        elsewhere = self.scene.directory / "elsewhere"
+        elsewhere.mkdir()
+        (self.folder / "traces").symlink_to(elsewhere)
+        self.expect_row(harness.call_program("kernel", "bench", build_norm(self.folder.with_suffix(".so")), "--trace", self.folder, "--seconds=1", "--record"))
+        self.assertEqual(list(elsewhere.iterdir()), [])
 
     def test_trace_damaged(self):
         self.edit(lambda text: text.replace('"rows": ', '"rows": 1', 1))

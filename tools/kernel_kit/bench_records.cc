@@ -89,6 +89,19 @@ double usual_seconds_of(const CallFigures& call) {
   return 0.0;
 }
 
+// A trace may come from anywhere, and links of it lead out of it.
+Result<void> check_links(Env& env, const std::string& folder, const std::string& name) {
+  for (std::size_t end = 0; end != std::string::npos;) {
+    end = name.find('/', end + 1);
+    const std::string path = fmt::format("{}/{}", folder, name.substr(0, end));
+    HF_TRY(const FileStatus status, env.status(path));
+    if (status.link)
+      return fail(ExitCode::config,
+                  "{} is a symbolic link, and records stay in the folder of the trace; remove it", path);
+  }
+  return {};
+}
+
 }  // namespace
 
 Json records_of(Env& env, const RecordTerms& terms, const TracedCalls& calls, const OpFigures& figures) {
@@ -122,6 +135,7 @@ Json records_of(Env& env, const RecordTerms& terms, const TracedCalls& calls, co
 
 Result<void> write_records(Env& env, const std::string& folder, const Json& records) {
   for (const Json& each : records) {
+    HF_TRY_VOID(check_links(env, folder, each.at("path").text()));
     const std::string path = fmt::format("{}/{}", folder, each.at("path").text());
     HF_TRY_VOID(env.make_directories(path.substr(0, path.rfind('/'))));
     const Json& json = each.at("json");

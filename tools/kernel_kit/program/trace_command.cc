@@ -36,6 +36,7 @@ Result<kernel_kit::CaptureTerms> capture_terms(const std::vector<std::string>& w
   kernel_kit::CaptureTerms terms{.run = without_slashes(arguments.positional(0)),
                                  .patterns = arguments.text("ops", ""),
                                  .folder = without_slashes(arguments.text("out", "trace"))};
+  if (terms.folder.empty()) return fail(ExitCode::config, "--out is empty; expected a folder to make");
   HF_TRY(terms.overrides, parse_overrides(overrides));
   HF_TRY(terms.steps, kernel_kit::steps_of_list(arguments.text("steps", "")));
   HF_TRY(terms.ops, kernel_kit::ops_of_patterns(terms.patterns));
