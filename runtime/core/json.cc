@@ -338,6 +338,12 @@ std::partial_ordering operator<=>(const Json& a, const Json& b) {
   if (!a.is_number() || !b.is_number()) return std::partial_ordering::unordered;
   if (a.is_number_float() || b.is_number_float()) return a.number() <=> b.number();
   if (a.is_number_unsigned() && b.is_number_unsigned()) return a.count() <=> b.count();
+  // One of two that has a sign may be below all that have none.
+  if (a.is_number_unsigned()) {
+    if (b.integer() < 0) return std::partial_ordering::greater;
+    return a.count() <=> static_cast<std::uint64_t>(b.integer());
+  }
+  if (b.is_number_unsigned()) return 0 <=> (b <=> a);
   return a.integer() <=> b.integer();
 }
 

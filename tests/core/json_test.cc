@@ -100,6 +100,10 @@ TEST(Json, ConvertsAndOrdersNumbers) {
   EXPECT_EQ(Json(3U).get<double>(), 3.0);
   EXPECT_LT(Json(-1), Json(1));
   EXPECT_LT(Json(1), Json(1.5));
+  constexpr std::uint64_t large = std::uint64_t{1} << 63;
+  EXPECT_GT(Json(large), Json(0)) << "no cast makes it negative";
+  EXPECT_LT(Json(-1), Json(large));
+  EXPECT_EQ(Json(3U), Json(3));
   EXPECT_LT(Json("a"), Json("b"));
   EXPECT_FALSE(Json("a") < Json(1) || Json("a") > Json(1)) << "they have no order";
 }
