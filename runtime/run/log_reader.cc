@@ -76,7 +76,7 @@ Result<LogReader> LogReader::open(Env& env, const RunPaths& paths) {
                 paths.directory);
   };
   HF_TRY(const FileStatus directory, env.status(paths.directory));
-  if (!directory.exists) return no_run();
+  if (!directory.exists || !directory.directory) return no_run();
   for (int i = 0;; ++i) {
     LogReader reader;
     HF_TRY(const std::vector<std::uint64_t> numbers, event_parts(env, paths.events()));

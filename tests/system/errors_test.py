@@ -326,6 +326,11 @@ class Errors(unittest.TestCase):
     def test_replay_without_step(self):
         self.expect(self.holdfast("replay", "run"))
 
+    def test_replay_of_a_file(self):
+        for words in (["replay", "run.toml", "--step=1"], ["kernel", "trace", "run.toml", "--steps=1", "--ops=matmul"],
+                      ["report", "run.toml"]):
+            self.expect(self.holdfast(*words))
+
     def test_replay_no_such_step(self):
         self.saved_run()
         self.expect(self.mpirun(2, "replay", "run", "--step=5"))
