@@ -81,7 +81,7 @@ double p_enough(const Pool& pool, std::int64_t spares) {
 }
 
 std::int64_t spares_for(const Pool& pool, double chance) {
-  // Nobody has as many spares as units: a replacement that takes so long is none.
+  // Searches up to as many spares as units: a replacement that takes longer is none.
   std::int64_t fewest = 0, most = pool.needed;
   while (fewest < most) {
     const std::int64_t middle = fewest + (most - fewest) / 2;

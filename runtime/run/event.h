@@ -45,7 +45,7 @@ struct EventKernel {
   std::string op = {}, name = {}, why = {};
 };
 
-// A source of the data, in the order of data.sources.
+// EventSource is a source of the data, in the order of data.sources.
 struct EventSource {
   std::string path = {};
   std::uint64_t samples = 0;  // that training has, once through
@@ -58,7 +58,7 @@ struct EventSource {
   }
 };
 
-// What the steps of a run have used of a source.
+// SourceUse is what the steps of a run have used of a source.
 struct SourceUse {
   std::string path = {};
   std::uint64_t samples = 0, tokens = 0;
@@ -700,7 +700,7 @@ using EventKinds =
                UploadEvent, IntervalEvent, FailureCostEvent, FaultEvent, RecoveryEvent, VerdictEvent,
                StragglerEvent, HealthEvent, DrainEvent, ExcludeEvent, GapEvent, FinishEvent>;
 
-// What fields that are lists have beside counts.
+// EventRecord is what fields that are lists may hold beside counts.
 template <typename T>
 concept EventRecord = std::same_as<T, EventSource> || std::same_as<T, SourceUse>;
 

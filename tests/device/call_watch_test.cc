@@ -1,4 +1,4 @@
-// Who watches the calls of a CPU device sees their memory as it is right before and right after, and nothing else changes.
+// A watch of the calls of a CPU device sees their memory as it is right before and right after, and nothing else changes.
 #include "runtime/device/cpu/call_watch.h"
 
 #include <gmock/gmock.h>

@@ -237,7 +237,7 @@ TEST(TracedCall, NumbersThatAreOfNoCallAreRefused) {
   EXPECT_THAT(refused([](auto& call) { call.places[0] = 9; }), HasSubstr("memory that no operand has"));
 }
 
-// Of what a kernel takes for a place, and would go to.
+// Tests numbers that a kernel takes for places in memory, and would go to.
 TEST(TracedCall, PlacesThatAreNotThereAreRefused) {
   std::vector<float> values(64);
   const auto refused = [](const auto& op, const auto& change) {
@@ -299,7 +299,7 @@ TEST(TracedCall, PlacesThatAreNotThereAreRefused) {
               HasSubstr("not those of a call"));
 }
 
-// What a trace says is right by its digest, which anybody can make.
+// A trace with a right digest, which anybody can make, may say anything.
 TEST(TraceFolder, WhatIsNoTraceIsRefusedWhateverItsDigest) {
   const auto folder = scratch();
   const std::string path = folder->file("trace"), index = path + "/trace.json";

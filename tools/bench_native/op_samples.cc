@@ -237,7 +237,7 @@ class SampleCollector {
       add(Copy{.bytes = count * static_cast<std::int64_t>(sizeof(float))});
       add(TensorDigest{.dtype = spec.dtype, .count = count});
     }
-    // What holdfast sample launches for the token after a full context.
+    // This is the call that holdfast sample makes for the token after a full context.
     this->add(source, {.use = "attention, of one token more",
                        .shape = OpCall(AttentionForward{.cache = digests,
                                                         .batch = 1,

@@ -19,7 +19,7 @@ struct CheckShape {
   bench::OpCall call;
   measure::OperandContents contents = {};
   std::shared_ptr<const void> lists = {};  // table or segments that the call points to
-  // What a run had in the arrays of the call, by operand; empty: it is no call of a trace.
+  // Holds what a run had in the arrays of the call, by operand; empty: it is no call of a trace.
   std::vector<std::span<const std::byte>> given = {};
 };
 

@@ -43,7 +43,7 @@ struct CheckedMemoryTerms {
   std::size_t shift = 0;               // elements by which arrays begin after an address that 64 divides
   bool is_fenced = false;  // arrays end at memory that nobody may touch, instead of such an address
   measure::OperandContents contents = {};
-  // What arrays hold first, by the operand that has them first; empty: numbers of the seed.
+  // Says what arrays hold first, by the operand that has them first; empty: numbers of the seed.
   std::vector<std::span<const std::byte>> given = {};
 };
 

@@ -1,4 +1,4 @@
-// What FlashInfer-Bench reads of a trace: after flashinfer_bench/data/{definition,workload,trace,trace_set}.py (fields, types and folders;
+// Writes what FlashInfer-Bench reads of a trace: after flashinfer_bench/data/{definition,workload,trace,trace_set}.py (fields, types and folders;
 // Apache 2.0, version of April 2026), whose shapes are made of named axes. An array is flat here, as in the struct of the op: its
 // one axis is its size, and the sizes of the struct are axes beside it, so that a program knows them.
 #include <fmt/format.h>

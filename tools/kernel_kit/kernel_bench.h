@@ -66,7 +66,7 @@ struct KernelBenchTerms {
   const KernelRegistry* registry = nullptr;  // with those of the plug-in
   OpId op = OpId::count;
   std::span<const StepCall> calls = {};
-  // What a run had in the arrays of each call, by operand (BenchMemory::make); empty: random numbers.
+  // Holds what a run had in the arrays of each call, by operand (BenchMemory::make); empty: random numbers.
   std::span<const std::vector<std::span<const std::byte>>> given = {};
   DType dtype = DType::fp32;  // of the run
   Limits* limits = nullptr;
