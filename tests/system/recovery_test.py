@@ -291,7 +291,11 @@ class RecoveryTest(unittest.TestCase):
             with self.subTest(point=point):
                 self.run_ = self.scene.run(point.partition("@")[0], TENSOR_LANES)
                 options = [*Layout(3).options(), *RAM["every step"], "--elastic.recovery_timeout=3s"]
-                start = self.run_.start(3, "ft", options, f"{point}=sleep:7000,step.begin@14:2=kill")
+                start = self.run_.start(3, "ft", options, f"{point}=sleep:7000,{harness.slow_steps(11, count=10)}")
+                name = f'"{point.partition("@")[0]}"'
+                harness.wait_until(lambda: start.points.exists() and name in start.points.read_text(), SETTLE_S, lambda: not start.alive(),
+                                   "no save", start.tail)
+                harness.kill(start.rank_pid(2), signal.SIGKILL)
                 self.check_end(start, 1)
                 self.assertNotRegex(start.output(), "holdfast guard: .* hangs")
                 self.assertGreater(self.run_.events("recovery")[0]["duration_ms"], 4000, "the save was over before the death")
