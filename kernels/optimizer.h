@@ -7,10 +7,18 @@
 #include "kernels/elementwise.h"
 #include "kernels/op.h"
 #include "kernels/operand.h"
-#include "kernels/state_digest.h"
+#include "runtime/core/block_digest.h"
 #include "runtime/core/tensor.h"
 
 namespace holdfast::kernels {
+
+// Result of comparing the blocks that an op read with the digests that an op before left.
+struct StateDamage {
+  static constexpr std::uint64_t no_block = ~std::uint64_t{0};
+  std::uint64_t block_count = 0;         // number of blocks that differ
+  std::uint64_t first_block = no_block;  // lowest of them, counted over all tensors of the table
+};
+static_assert(sizeof(StateDamage) == 16);
 
 // One tensor, or the part of it that a rank owns. All arrays have `count` elements; the moments are of the type that
 // the op says. Of a frozen tensor, which only OptimizerDigest takes, moments and gradient are null.
@@ -20,6 +28,10 @@ struct AdamWTensor {
   void* moment2 = nullptr;
   const float* gradient = nullptr;
   BFloat16* copy = nullptr;  // or null
+  // Second copies of what an update leaves, for AdamW::keeps_state; or null.
+  float* kept_weight = nullptr;
+  void* kept_moment1 = nullptr;
+  void* kept_moment2 = nullptr;
   std::int64_t count = 0;
   std::int64_t first_block = 0;  // number of blocks (runtime/core/block.h) in the tensors before
   float weight_decay = 0;
@@ -39,7 +51,11 @@ struct AdamWTensor {
 // those that rounding_key rounds, and of an element's bits the lower half rounds m, the upper one v. A v that moves by a
 // thousandth a step would not move at all if it were rounded to nearest.
 //
-// With digests, an update also finds damage of the memory at rest: it leaves the digest (kernels/state_digest.h)
+// An update that keeps the state writes what it leaves of weights and moments a second time, to the kept_ arrays of those
+// tensors that have some: a snapshot (checkpoint/snapshot_slot.h) that costs neither another read of the state nor room in
+// caches, because nobody reads it soon. The bits of everything else are those of an update that keeps nothing.
+//
+// With digests, an update also finds damage of the memory at rest: it leaves the digest (runtime/core/block_digest.h)
 // of what it wrote to each block, and the next one compares the digest of what it reads. The update itself
 // has the same bits, whether digests are computed or not, and goes on with the values that it read, damaged
 // or not. The digests of the gradient are those that the op left which took its norm. The copy is not covered.
@@ -54,6 +70,7 @@ struct AdamW {
   float gradient_scale = 1;                // of clipping
   DType moments = DType::fp32;             // or bf16
   std::uint64_t rounding_key = 0;          // of bf16 moments: 64 mixed bits, others for every update
+  bool keeps_state = false;                // writes the kept_ arrays; else they are not looked at
   // Digests by block of the table, in device memory; null: none are computed.
   std::uint64_t* block_digests = nullptr;
   // False where nothing has left digests of what the update reads: they are written, not compared.
@@ -81,6 +98,10 @@ struct AdamW {
     visit(tensor.moment1, updates("moment1", op.moments, tensor.count));
     visit(tensor.moment2, updates("moment2", op.moments, tensor.count).positive());
     visit(tensor.copy, writes("copy", DType::bf16, tensor.count).if_given());
+    if (!op.keeps_state) return;
+    visit(tensor.kept_weight, writes("kept_weight", DType::fp32, tensor.count).if_given());
+    visit(tensor.kept_moment1, writes("kept_moment1", op.moments, tensor.count).if_given());
+    visit(tensor.kept_moment2, writes("kept_moment2", op.moments, tensor.count).if_given());
   }
 };
 void reference(const AdamW& op);
@@ -124,7 +145,7 @@ void reference(const OptimizerDigest& op);
 
 // Computes sums[b] = sum of squares of block b (the last may be short), in double, in a fixed order inside
 // the block: the same on every device. When given, digests[b] is the digest of the block
-// (kernels/state_digest.h, of one array). One launch takes the gradients of a bucket: segments say where its tensors
+// (runtime/core/block_digest.h, of one array). One launch takes the gradients of a bucket: segments say where its tensors
 // begin.
 struct SquareSum {
   static constexpr OpId id = OpId::square_sum;

@@ -353,14 +353,17 @@ HF_INLINE void native_stream(float* to, NativeF32 value) {
   native_store(to, value);
 #endif
 }
-HF_INLINE void native_stream(BFloat16* to, NativeF32 value) {
+HF_INLINE void native_stream(BFloat16* to, NativeU16 halves) {
 #if defined(__AVX512F__)
-  _mm256_stream_si256(reinterpret_cast<__m256i*>(to), __builtin_bit_cast(__m256i, round_to_bfloat16(value)));
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(to), __builtin_bit_cast(__m256i, halves));
 #elif defined(__AVX2__)
-  _mm_stream_si128(reinterpret_cast<__m128i*>(to), __builtin_bit_cast(__m128i, round_to_bfloat16(value)));
+  _mm_stream_si128(reinterpret_cast<__m128i*>(to), __builtin_bit_cast(__m128i, halves));
 #else
-  native_store(to, value);
+  __builtin_memcpy(&to->bits, &halves, sizeof(halves));
 #endif
+}
+HF_INLINE void native_stream(BFloat16* to, NativeF32 value) {
+  native_stream(to, round_to_bfloat16(value));
 }
 template <typename T>
 HF_INLINE void stream(T* to, f32x16 value, AllLanes) {

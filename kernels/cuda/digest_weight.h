@@ -1,11 +1,11 @@
-// Weights of the elements of a block in its digest (kernels/state_digest.h).
+// Weights of the elements of a block in its digest (runtime/core/block_digest.h).
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
-#include "kernels/state_digest.h"
+#include "runtime/core/block_digest.h"
 
 namespace holdfast::kernels::cuda {
 

@@ -36,7 +36,7 @@ struct Digests {
   StateDamage* gradient_damage = nullptr;
 };
 
-// Sums that a thread has added to the digests of its block (kernels/state_digest.h).
+// Sums that a thread has added to the digests of its block (runtime/core/block_digest.h).
 struct BlockDigests {
   std::uint64_t read = 0, written = 0, gradient = 0;
 };
@@ -94,7 +94,7 @@ __device__ void store_moments(BFloat16* target, const float (&values)[size]) {
 
 // Updates `size` elements from `first` on. `element`: the number of the first one in its block, in whose digest it has
 // the weight `first_weight`; `key` is that of the block.
-template <int size, bool with_digests, typename Moment>
+template <int size, bool with_digests, bool keeps, typename Moment>
 __device__ void update(const Coefficients& by, const AdamWTensor& tensor, std::int64_t first,
                        std::uint32_t element, std::uint32_t first_weight, RoundingKey key,
                        BlockDigests& digests) {
@@ -123,16 +123,21 @@ __device__ void update(const Coefficients& by, const AdamWTensor& tensor, std::i
   store_moments<size>(moment2, v);
   store<size>(tensor.weight + first, w);
   if (tensor.copy != nullptr) store<size>(tensor.copy + first, w);
+  if constexpr (keeps) {
+    if (tensor.kept_weight != nullptr) store<size>(tensor.kept_weight + first, w);
+    if (tensor.kept_moment1 != nullptr) store_moments<size>(static_cast<Moment*>(tensor.kept_moment1) + first, m);
+    if (tensor.kept_moment2 != nullptr) store_moments<size>(static_cast<Moment*>(tensor.kept_moment2) + first, v);
+  }
 }
 
 // Updates the part of a block [begin, end) that this thread has, `size` neighbouring elements at a time.
-template <int size, bool with_digests, typename Moment>
+template <int size, bool with_digests, bool keeps, typename Moment>
 __device__ void update_part(const Coefficients& by, const AdamWTensor& tensor, std::int64_t begin,
                             std::int64_t end, std::uint32_t index, RoundingKey key, BlockDigests& digests) {
   std::uint32_t weight = 1, element = index + threadIdx.x * size;
   if constexpr (with_digests) weight = digest_weight<block_elements>(element);
   for (std::int64_t i = begin + threadIdx.x * size; i < end; i += adamw_threads * size) {
-    update<size, with_digests, Moment>(by, tensor, i, element, weight, key, digests);
+    update<size, with_digests, keeps, Moment>(by, tensor, i, element, weight, key, digests);
     weight *= size == 1 ? digest_step : digest_step_packed;
     element += adamw_threads * size;
   }
@@ -153,7 +158,9 @@ template <typename Moment>
 __device__ bool aligned(const AdamWTensor& tensor) {
   const auto of = [](const void* address) { return reinterpret_cast<std::uintptr_t>(address); };
   return (of(tensor.weight) | of(tensor.gradient)) % 16 == 0 && of(tensor.copy) % 8 == 0 &&
-         (of(tensor.moment1) | of(tensor.moment2)) % (packed * sizeof(Moment)) == 0;
+         (of(tensor.moment1) | of(tensor.moment2)) % (packed * sizeof(Moment)) == 0 &&
+         of(tensor.kept_weight) % 16 == 0 &&
+         (of(tensor.kept_moment1) | of(tensor.kept_moment2)) % (packed * sizeof(Moment)) == 0;
 }
 
 // Adds a block to the damage.
@@ -196,7 +203,7 @@ __device__ std::uint64_t digest_of_part(const AdamWTensor& tensor, std::int64_t 
 }
 
 // A thread block updates a block of elements.
-template <bool with_digests, typename Moment>
+template <bool with_digests, bool keeps, typename Moment>
 __global__ void adamw(const AdamWTensor* tensors, std::int64_t tensor_count, Coefficients by,
                       Digests digests) {
   const AdamWTensor tensor = tensor_of_block(tensors, tensor_count, blockIdx.x);
@@ -207,9 +214,9 @@ __global__ void adamw(const AdamWTensor* tensors, std::int64_t tensor_count, Coe
   if constexpr (std::is_same_v<Moment, BFloat16>)
     key = rounding_key_of_block(by.rounding_key, tensor.rounding_block + (blockIdx.x - tensor.first_block));
   BlockDigests mine;
-  update_part<packed, with_digests, Moment>(by, tensor, begin, packed_end, 0, key, mine);
-  update_part<1, with_digests, Moment>(by, tensor, packed_end, end,
-                                       static_cast<std::uint32_t>(packed_end - begin), key, mine);
+  update_part<packed, with_digests, keeps, Moment>(by, tensor, begin, packed_end, 0, key, mine);
+  update_part<1, with_digests, keeps, Moment>(by, tensor, packed_end, end,
+                                              static_cast<std::uint32_t>(packed_end - begin), key, mine);
   if constexpr (with_digests) carry_digest(digests, mine);
 }
 
@@ -262,8 +269,15 @@ void run_adamw(Context& context, const void* arguments) {
     if (damage != nullptr) launch(context, clear_damage, {.blocks = 1, .threads = 1}, damage);
   for_dtype(op.moments, [&](auto moment) {
     using Moment = decltype(moment);
-    launch(context, op.block_digests != nullptr ? adamw<true, Moment> : adamw<false, Moment>, grid,
-           op.tensors, op.tensor_count, by, digests);
+    const auto run = [&](auto* kernel) {
+      launch(context, kernel, grid, op.tensors, op.tensor_count, by, digests);
+    };
+    const bool with_digests = op.block_digests != nullptr;
+    if (op.keeps_state) {
+      run(with_digests ? adamw<true, true, Moment> : adamw<false, true, Moment>);
+    } else {
+      run(with_digests ? adamw<true, false, Moment> : adamw<false, false, Moment>);
+    }
   });
 }
 

@@ -103,7 +103,10 @@ typedef struct hf_adamw_tensor {
   void* moment1;
   void* moment2;
   const float* gradient;
-  uint16_t* copy;  // or NULL
+  uint16_t* copy;      // or NULL
+  float* kept_weight;  // Second copies of what an update leaves, for AdamW::keeps_state; or NULL.
+  void* kept_moment1;
+  void* kept_moment2;
   int64_t count;
   int64_t first_block;  // number of blocks (runtime/core/block.h) in the tensors before
   float weight_decay;
@@ -148,7 +151,7 @@ static inline uint32_t hf_digest_multiplier(uint64_t index) {
   return (uint32_t)(2 * index + 1) * UINT32_C(0x9e3779b1);
 }
 
-// Digests of blocks (kernels/state_digest.h): sum over the arrays of the array's weight, times the sum over its elements
+// Digests of blocks (runtime/core/block_digest.h): sum over the arrays of the array's weight, times the sum over its elements
 // i of g^i modulo 2^32 times the bits of the element, modulo 2^64. The weight of `weight`, and of a gradient, is 1.
 #define HF_DIGEST_GENERATOR UINT32_C(747796405)
 #define HF_DIGEST_OF_MOMENT1 UINT64_C(1960755201)
@@ -704,7 +707,11 @@ typedef struct hf_loss_sum {
 // those that rounding_key rounds, and of an element's bits the lower half rounds m, the upper one v. A v that moves by a
 // thousandth a step would not move at all if it were rounded to nearest.
 //
-// With digests, an update also finds damage of the memory at rest: it leaves the digest (kernels/state_digest.h)
+// An update that keeps the state writes what it leaves of weights and moments a second time, to the kept_ arrays of those
+// tensors that have some: a snapshot (checkpoint/snapshot_slot.h) that costs neither another read of the state nor room in
+// caches, because nobody reads it soon. The bits of everything else are those of an update that keeps nothing.
+//
+// With digests, an update also finds damage of the memory at rest: it leaves the digest (runtime/core/block_digest.h)
 // of what it wrote to each block, and the next one compares the digest of what it reads. The update itself
 // has the same bits, whether digests are computed or not, and goes on with the values that it read, damaged
 // or not. The digests of the gradient are those that the op left which took its norm. The copy is not covered.
@@ -721,6 +728,7 @@ typedef struct hf_adamw {
   float gradient_scale;   // of clipping
   uint8_t moments;        // HF_FP32 or HF_BF16; or bf16
   uint64_t rounding_key;  // of bf16 moments: 64 mixed bits, others for every update
+  uint8_t keeps_state;    // writes the kept_ arrays; else they are not looked at
   // written, words, block_count elements, of sizeof(uint64_t) bytes, added to where checks_digests, or NULL;
   // Digests by block of the table, in device memory; NULL: none are computed.
   uint64_t* block_digests;
@@ -735,7 +743,7 @@ typedef struct hf_adamw {
   const uint64_t* gradient_digests;
   hf_state_damage* gradient_damage;
 } hf_adamw;
-#define HF_SCHEMA_ADAMW UINT64_C(0xa3443e2e9ac8cb49)
+#define HF_SCHEMA_ADAMW UINT64_C(0x0cd0b65ebd892b68)
 
 // === op square_sum ===
 //
@@ -744,7 +752,7 @@ typedef struct hf_adamw {
 //
 // Computes sums[b] = sum of squares of block b (the last may be short), in double, in a fixed order inside
 // the block: the same on every device. When given, digests[b] is the digest of the block
-// (kernels/state_digest.h, of one array). One launch takes the gradients of a bucket: segments say where its tensors
+// (runtime/core/block_digest.h, of one array). One launch takes the gradients of a bucket: segments say where its tensors
 // begin.
 typedef struct hf_square_sum {
   const float* values;  // read, fp32, count elements
@@ -757,7 +765,7 @@ typedef struct hf_square_sum {
   const hf_block_segment* segments;
   int64_t segment_count;
 } hf_square_sum;
-#define HF_SCHEMA_SQUARE_SUM UINT64_C(0xddbc9b4da1f59432)
+#define HF_SCHEMA_SQUARE_SUM UINT64_C(0xe6be71cd8eb5de0e)
 
 // === op add ===
 //
@@ -791,7 +799,7 @@ typedef struct hf_accumulate {
   const hf_block_segment* segments;
   int64_t segment_count;
 } hf_accumulate;
-#define HF_SCHEMA_ACCUMULATE UINT64_C(0xd3823f99af0bacef)
+#define HF_SCHEMA_ACCUMULATE UINT64_C(0xbd1bad9f8877f249)
 
 // === op tree_sum ===
 //
@@ -884,7 +892,7 @@ typedef struct hf_digest {
   int64_t first_index;  // index of the first element in the tensor that this is a piece of
   uint8_t accumulate;   // adds the digest to *result, as add() does, instead of replacing it
 } hf_digest;
-#define HF_SCHEMA_DIGEST UINT64_C(0x6fb2a6a36d63daa9)
+#define HF_SCHEMA_DIGEST UINT64_C(0x713a2ec0b4f9b763)
 
 // === op optimizer_digest ===
 //
@@ -906,7 +914,7 @@ typedef struct hf_optimizer_digest {
   // NULL where nothing is compared.
   hf_state_damage* damage;
 } hf_optimizer_digest;
-#define HF_SCHEMA_OPTIMIZER_DIGEST UINT64_C(0x7563e8336d8a5598)
+#define HF_SCHEMA_OPTIMIZER_DIGEST UINT64_C(0xce2536c788a4271f)
 
 #ifdef __cplusplus
 }

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 
 #include "kernels/stochastic_rounding.h"
 #include "runtime/core/shard_spec.h"
@@ -38,6 +39,16 @@ void keep(void* moments, DType dtype, std::int64_t i, float value, std::uint32_t
   }
 }
 
+void keep_state(const AdamWTensor& tensor, DType moments) {
+  const auto elements = static_cast<std::size_t>(tensor.count);
+  const auto copy = [](void* to, const void* from, std::size_t bytes) {
+    if (to != nullptr) std::memcpy(to, from, bytes);
+  };
+  copy(tensor.kept_weight, tensor.weight, elements * sizeof(float));
+  copy(tensor.kept_moment1, tensor.moment1, elements * bytes_of(moments));
+  copy(tensor.kept_moment2, tensor.moment2, elements * bytes_of(moments));
+}
+
 void update(const AdamW& op, const AdamWTensor& tensor) {
   const double beta1 = static_cast<double>(op.beta1);
   const double beta2 = static_cast<double>(op.beta2);
@@ -59,6 +70,7 @@ void update(const AdamW& op, const AdamWTensor& tensor) {
     tensor.weight[i] = static_cast<float>(w - static_cast<double>(op.learning_rate) * decayed);
     if (tensor.copy != nullptr) tensor.copy[i] = to_bfloat16(tensor.weight[i]);
   }
+  if (op.keeps_state) keep_state(tensor, op.moments);
 }
 
 // Returns the digest of the memory of a tensor's block, which is counted over all tensors of the table.
@@ -89,21 +101,6 @@ void compare(StateDamage& damage, std::uint64_t kept, std::uint64_t read, std::i
 }
 
 }  // namespace
-
-std::uint64_t state_digest(const float* weight, const void* moment1, const void* moment2, std::int64_t count,
-                           DType moments) {
-  const Moments first(moment1, moments), second(moment2, moments);
-  std::uint64_t sums[3] = {};
-  std::uint32_t element_weight = 1;
-  for (std::int64_t i = 0; i < count; ++i) {
-    sums[0] += std::uint64_t{element_weight} * std::bit_cast<std::uint32_t>(weight[i]);
-    if (moment1 != nullptr) sums[1] += std::uint64_t{element_weight} * std::bit_cast<std::uint32_t>(first[i]);
-    if (moment2 != nullptr)
-      sums[2] += std::uint64_t{element_weight} * std::bit_cast<std::uint32_t>(second[i]);
-    element_weight *= digest_generator;
-  }
-  return sums[0] + digest_of_moment1 * sums[1] + digest_of_moment2 * sums[2];
-}
 
 void reference(const AdamW& op) {
   StateDamage damage, gradient_damage;

@@ -77,7 +77,7 @@ struct Segment {
 struct ReducedGradients {
   float* values = nullptr;
   bool in_place = false;
-  // Digests by block of BucketPlan::segments(), in their order, in device memory (kernels/state_digest.h); null: there
+  // Digests by block of BucketPlan::segments(), in their order, in device memory (runtime/core/block_digest.h); null: there
   // are none.
   const std::uint64_t* digests = nullptr;
   float* of(const Segment& segment) const {

@@ -89,6 +89,7 @@ void ShardedOptimizer::bind(Device& device, const MemoryArena& arena, std::byte*
         .rounding_block = rounding_block_of(specs_[i]),
     });
   }
+  trained_ = table;
   for (std::size_t i = 0; i < frozen_.size(); ++i) {
     table.push_back({.weight = master(frozen_[i]),
                      .count = static_cast<std::int64_t>(frozen_[i].elements),
@@ -124,27 +125,57 @@ UpdateFactors update_factors(const OptimizerConfig& config, const UpdateScalars&
           .gradient_scale = static_cast<float>(scalars.gradient_scale)};
 }
 
-void ShardedOptimizer::launch_update(Device& device, const UpdateScalars& scalars) {
+AdamW ShardedOptimizer::update_of(const UpdateFactors& factors, std::int64_t step,
+                                  const std::vector<AdamWTensor>* kept) const {
+  return {.tensors = kept != nullptr ? kept->data() : table_,
+          .tensor_count = static_cast<std::int64_t>(segments_.size()),
+          .block_count = static_cast<std::int64_t>(trained_blocks_),
+          .learning_rate = factors.learning_rate,
+          .beta1 = static_cast<float>(config_.beta1),
+          .beta2 = static_cast<float>(config_.beta2),
+          .epsilon = static_cast<float>(config_.epsilon),
+          .correction1 = factors.correction1,
+          .correction2 = factors.correction2,
+          .gradient_scale = factors.gradient_scale,
+          .moments = moments_,
+          .rounding_key = mix64(rounding_stream_, static_cast<std::uint64_t>(step)),
+          .keeps_state = kept != nullptr,
+          .block_digests = digests_,
+          .checks_digests = has_digests_,
+          .damage = damage_,
+          .gradient_digests = gradient_digests_,
+          .gradient_damage = gradient_digests_ != nullptr ? &damage_[2] : nullptr};
+}
+
+bool ShardedOptimizer::can_keep(const Device& device) const {
+  if (!checks_state_ || !device.host_sees_memory()) return false;
+  const AdamW plain = update_of({}, 1, nullptr), keeping = update_of({}, 1, &trained_);
+  const KernelChoice& choice = device.kernels()[static_cast<std::size_t>(OpId::adamw)];
+  const auto computes_both = [&](const kernels::ImplementationOrder& order) {
+    return &first_that_computes(order, &plain) == &first_that_computes(order, &keeping);
+  };
+  return computes_both(choice.order) &&
+         std::ranges::all_of(choice.rules,
+                             [&](const kernels::KernelRule& rule) { return computes_both(rule.order); });
+}
+
+std::vector<AdamWTensor> ShardedOptimizer::keeping_table(std::span<std::byte* const> targets) const {
+  HF_CHECK(targets.size() == specs_.size() + 2 * segments_.size());  // as state() has them
+  std::vector<AdamWTensor> table = trained_;
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    table[i].kept_weight = reinterpret_cast<float*>(targets[i]);
+    table[i].kept_moment1 = targets[specs_.size() + i];
+    table[i].kept_moment2 = targets[specs_.size() + segments_.size() + i];
+  }
+  return table;
+}
+
+void ShardedOptimizer::launch_update(Device& device, const UpdateScalars& scalars,
+                                     const std::vector<AdamWTensor>* kept) {
   UpdateFactors factors = update_factors(config_, scalars);
   if (const std::optional<double> factor = std::exchange(next_rate_factor_, std::nullopt))
     factors.learning_rate = static_cast<float>(scalars.learning_rate * *factor);
-  device.launch(AdamW{.tensors = table_,
-                      .tensor_count = static_cast<std::int64_t>(segments_.size()),
-                      .block_count = static_cast<std::int64_t>(trained_blocks_),
-                      .learning_rate = factors.learning_rate,
-                      .beta1 = static_cast<float>(config_.beta1),
-                      .beta2 = static_cast<float>(config_.beta2),
-                      .epsilon = static_cast<float>(config_.epsilon),
-                      .correction1 = factors.correction1,
-                      .correction2 = factors.correction2,
-                      .gradient_scale = factors.gradient_scale,
-                      .moments = moments_,
-                      .rounding_key = mix64(rounding_stream_, static_cast<std::uint64_t>(scalars.step)),
-                      .block_digests = digests_,
-                      .checks_digests = has_digests_,
-                      .damage = damage_,
-                      .gradient_digests = gradient_digests_,
-                      .gradient_damage = gradient_digests_ != nullptr ? &damage_[2] : nullptr});
+  device.launch(update_of(factors, scalars.step, kept));
   has_compared_ = has_digests_;
   has_digests_ = checks_state_;
   if (checks_state_) last_update_ = {.scalars = scalars, .factors = factors};

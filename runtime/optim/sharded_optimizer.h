@@ -11,7 +11,7 @@
 // Moments are fp32 or, with optimizer.moments = bf16, rounded stochastically by bits that follow from the seed of the
 // run, the step, the tensor (or its slice) and the element in it: from nothing that a layout decides.
 //
-// Every update carries digests of the owned weights and moments to the next one (kernels/state_digest.h),
+// Every update carries digests of the owned weights and moments to the next one (runtime/core/block_digest.h),
 // which finds bits that flipped in between. Where the state was loaded or made, the first digests are those of
 // what is there. No update reads frozen tensors, so theirs are compared by ops of their own. The bf16 copies
 // have none: lane audits compare those (runtime/integrity/parameter_check.h). Gradients have the digests that were
@@ -82,7 +82,15 @@ class ShardedOptimizer {
   void bind(Device& device, const MemoryArena& arena, std::byte* parameters, ReducedGradients gradients);
 
   const std::vector<Segment>& segments() const { return segments_; }  // those that are trained
-  void launch_update(Device& device, const UpdateScalars& scalars);
+  // `kept`: table of keeping_table(), so that the update also writes a second copy of the state; null: none is wanted.
+  void launch_update(Device& device, const UpdateScalars& scalars,
+                     const std::vector<AdamWTensor>* kept = nullptr);
+  // Returns whether updates can keep the state: they leave digests of it, by which a reader knows that it is whole, the
+  // host sees the device's memory, and the kernel that computes them does this as well.
+  bool can_keep(const Device& device) const;
+  // Returns the table of an update that writes what it leaves to `targets`, one for each element of state(); null: that
+  // one is not kept. Those of frozen tensors are not used. Table and targets outlive the update.
+  std::vector<AdamWTensor> keeping_table(std::span<std::byte* const> targets) const;
   struct LaunchedUpdate {
     UpdateScalars scalars;
     UpdateFactors factors;
@@ -123,6 +131,8 @@ class ShardedOptimizer {
   std::vector<OwnedState> state();
 
  private:
+  AdamW update_of(const UpdateFactors& factors, std::int64_t step,
+                  const std::vector<AdamWTensor>* kept) const;
   void launch_digests(Device& device);
   void launch_comparison(Device& device, std::uint64_t first_block, std::uint64_t block_count,
                          StateDamage* damage);
@@ -155,6 +165,7 @@ class ShardedOptimizer {
   std::byte* moment1_ = nullptr;
   std::byte* moment2_ = nullptr;
   const AdamWTensor* table_ = nullptr;  // one per segment, the frozen ones last
+  std::vector<AdamWTensor> trained_;    // the same in the host's memory, of those that are trained
   std::uint64_t* digests_ = nullptr;    // one per block, or null
   // Points to the damage of trained tensors, of frozen ones and of gradients, in host_visible memory; or null.
   StateDamage* damage_ = nullptr;

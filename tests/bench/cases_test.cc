@@ -77,6 +77,8 @@ TEST_P(OptimizerCase, MeasuresUpdatesAndSums) {
   EXPECT_EQ((*figures)["adamw_without_digests"]["bytes_written"].get<std::uint64_t>(),
             (6 + moments) * elements);
   EXPECT_GT((*figures)["adamw_without_digests"]["ms"], 0.0);
+  EXPECT_EQ((*figures)["adamw_keeping_state"]["bytes_written"].get<std::uint64_t>(),
+            (6 + moments + 4 + moments) * elements + digests);
   EXPECT_EQ((*figures)["optimizer_digest"]["bytes_read"].get<std::uint64_t>(), (4 + moments) * elements);
   EXPECT_EQ((*figures)["optimizer_digest"]["bytes_written"].get<std::uint64_t>(), digests);
   EXPECT_GT((*figures)["adamw"]["ms"], 0.0);

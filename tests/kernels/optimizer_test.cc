@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "kernels/stochastic_rounding.h"
@@ -159,6 +161,81 @@ KERNEL_CASES(AdamWMatchesReference, OpId::adamw) {
         SCOPED_TRACE(testing::Message() << count << " " << name_of(moments));
         expect_op(adamw_tensors(count, moments), AdamWUpdate({count}, copy), limits_of(moments));
       }
+    }
+  }
+}
+
+// The update above, which also writes what it leaves to the eighth to tenth tensor, `shift` elements behind their begin.
+// Every fourth piece is not kept, and of every fifth only the second moment is.
+class KeepingUpdate {
+ public:
+  KeepingUpdate(std::vector<std::int64_t> counts, DType moments, std::int64_t shift)
+      : counts_(counts), update_(std::move(counts), true, moments), moments_(moments), shift_(shift) {}
+  AdamW operator()(Tensors& t) const {
+    AdamW op = update_(t);
+    op.keeps_state = true;
+    table_.assign(op.tensors, op.tensors + op.tensor_count);
+    std::int64_t first = shift_;
+    for (std::size_t piece = 0; piece < counts_.size(); first += room(counts_[piece++])) {
+      if (keeps(piece, 0)) table_[piece].kept_weight = t[7].as<float>() + first;
+      if (keeps(piece, 1)) table_[piece].kept_moment1 = element_of(t[8], first);
+      if (keeps(piece, 2)) table_[piece].kept_moment2 = element_of(t[9], first);
+    }
+    op.tensors = table_.data();
+    return op;
+  }
+  static bool keeps(std::size_t piece, int array) { return piece % 4 != 3 && (piece % 5 != 4 || array == 2); }
+  // Begins each piece at a multiple of 64 bytes where `shift` is 0, as a snapshot does.
+  static std::int64_t room(std::int64_t count) { return (count + 31) / 32 * 32; }
+  Tensors tensors() const {
+    Tensors all = update_.tensors();
+    std::int64_t count = shift_;
+    for (const std::int64_t each : counts_) count += room(each);
+    for (const DType dtype : {DType::fp32, moments_, moments_}) all.emplace_back(count, dtype);
+    return all;
+  }
+  // Returns what the kept arrays must hold: what the update has left, where it is kept, else what was there.
+  Tensors expected(Tensors& before, Tensors& after) const {
+    Tensors kept = {before[7], before[8], before[9]};
+    std::int64_t from = 0, to = shift_;
+    for (std::size_t piece = 0; piece < counts_.size(); ++piece) {
+      for (int array = 0; array < 3; ++array) {
+        const auto index = static_cast<std::size_t>(array);
+        if (keeps(piece, array))
+          std::memcpy(element_of(kept[index], to), element_of(after[index], from),
+                      static_cast<std::size_t>(counts_[piece]) * bytes_of(kept[index].dtype()));
+      }
+      from += counts_[piece];
+      to += room(counts_[piece]);
+    }
+    return kept;
+  }
+  const DigestedUpdate& update() const { return update_; }
+
+ private:
+  std::vector<std::int64_t> counts_;
+  DigestedUpdate update_;
+  DType moments_;
+  std::int64_t shift_;
+  mutable std::vector<AdamWTensor, TensorAllocator<AdamWTensor>> table_;
+};
+
+// An update that keeps the state leaves the bits of one that does not, and has them twice; whatever the alignment.
+KERNEL_CASES(AdamWKeepsWhatItLeaves, OpId::adamw) {
+  const std::vector<std::int64_t> counts = {4096, 1, 4097, 15, 12'300, 16, 3, 8192 + 70};
+  for (const DType moments : moment_types) {
+    for (const std::int64_t shift : {0, 1, 8}) {
+      SCOPED_TRACE(testing::Message() << name_of(moments) << ", shifted by " << shift);
+      const KeepingUpdate keeping(counts, moments, shift);
+      Tensors before = keeping.tensors();
+      before[3].set(4200, std::numeric_limits<double>::quiet_NaN());
+      auto plain = run_under_test(before, keeping.update(), 3);
+      auto kept = run_under_test(before, keeping, 3);
+      if (!plain || !kept) return;
+      for (std::size_t t = 0; t < 7; ++t) EXPECT_TRUE((*kept)[t].same_bits((*plain)[t])) << "tensor " << t;
+      const Tensors expected = keeping.expected(before, *kept);
+      for (std::size_t t = 0; t < 3; ++t)
+        EXPECT_TRUE((*kept)[7 + t].same_bits(expected[t])) << "tensor " << 7 + t;
     }
   }
 }
@@ -560,7 +637,7 @@ KERNEL_CASES(SquareSumDigestsAreThoseThatAnUpdateCompares, OpId::square_sum) {
 }
 
 // The digest is linear modulo 2^64, so digests of single ones are the weights, and these two properties make
-// it notice every flipped bit and every exchange of two elements (kernels/state_digest.h).
+// it notice every flipped bit and every exchange of two elements (runtime/core/block_digest.h).
 TEST(StateDigest, WeightsAreOddAndDifferInTheirLowHalves) {
   std::vector<float> arrays[3];
   for (std::vector<float>& array : arrays) array.resize(block_elements);

@@ -107,6 +107,23 @@ class Rank {
         *device_, {.step = step, .learning_rate = learning_rate, .gradient_scale = gradient_scale});
     device_->synchronize();
   }
+  // Updates, and returns what the update kept of each piece of state(), but for every third one.
+  std::vector<std::vector<std::byte>> update_keeping(std::int64_t step) {
+    set_gradients(static_cast<std::uint64_t>(step) + 10);
+    std::vector<std::vector<std::byte>> kept;
+    for (const OwnedState& piece : optimizer_.state())
+      kept.emplace_back(piece.spec.byte_count(), std::byte{7});
+    std::vector<std::byte*> targets;
+    for (std::vector<std::byte>& each : kept)
+      targets.push_back(targets.size() % 3 == 2 ? nullptr : each.data());
+    const std::vector<AdamWTensor> table = optimizer_.keeping_table(targets);
+    optimizer_.launch_update(
+        *device_, {.step = step, .learning_rate = 1e-3 * static_cast<double>(step), .gradient_scale = 0.5},
+        &table);
+    device_->synchronize();
+    return kept;
+  }
+  const Device& device() const { return *device_; }
   void update_with_gradients_of(std::int64_t step) {
     set_gradients(static_cast<std::uint64_t>(step) + 10);
     update(step, 1e-3 * static_cast<double>(step), 0.5);
@@ -291,6 +308,44 @@ TEST_P(ShardedOptimizerTest, FlippedBitsOfBFloat16MomentsAreFound) {
     EXPECT_EQ(finding->first_block.tensor, "late.weight");
     EXPECT_EQ(finding->first_block.first_block, 2U);
   }
+}
+
+// A second copy of what is trained, as the update left it, with the same bits of everything else.
+TEST_P(ShardedOptimizerTest, AnUpdateKeepsTheStateThatItLeaves) {
+  for (const DType moments : {DType::fp32, DType::bf16}) {
+    for (const int ranks : {1, 3}) {
+      for (int r = 0; r < ranks; ++r) {
+        Rank plain(r, ranks, GetParam(), true, with_frozen(two_buckets()), adamw(moments));
+        Rank keeping(r, ranks, GetParam(), true, with_frozen(two_buckets()), adamw(moments));
+        ASSERT_TRUE(keeping.optimizer().can_keep(keeping.device()));
+        for (const std::int64_t step : {1, 2, 3}) {
+          plain.update_with_gradients_of(step);
+          const std::vector<std::vector<std::byte>> kept = keeping.update_keeping(step);
+          const std::vector<OwnedState> expected = plain.optimizer().state(),
+                                        state = keeping.optimizer().state();
+          const std::size_t trained = keeping.optimizer().segments().size();
+          for (std::size_t i = 0; i < state.size(); ++i) {
+            const std::span<const std::byte> live(state[i].data, state[i].spec.byte_count());
+            EXPECT_TRUE(std::ranges::equal(live, std::span(expected[i].data, live.size()))) << i;
+            const bool is_frozen = state[i].spec.kind == "weight" && i >= trained;
+            const bool is_kept = i % 3 != 2 && !is_frozen;
+            EXPECT_TRUE(
+                is_kept ? std::ranges::equal(kept[i], live)
+                        : std::ranges::all_of(kept[i], [](std::byte each) { return each == std::byte{7}; }))
+                << i << " at step " << step;
+          }
+          EXPECT_FALSE(keeping.optimizer().finding().has_value());
+        }
+        EXPECT_EQ(keeping.parameter_bytes(), plain.parameter_bytes());
+      }
+    }
+  }
+}
+
+// Nobody could tell whether what was kept is whole.
+TEST_P(ShardedOptimizerTest, WithoutDigestsNoUpdateKeepsTheState) {
+  Rank rank(0, 1, GetParam(), /*checks_state=*/false);
+  EXPECT_FALSE(rank.optimizer().can_keep(rank.device()));
 }
 
 // The textbook formula in double.

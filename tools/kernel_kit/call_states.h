@@ -103,17 +103,21 @@ struct CallLists {
 
 // Returns lists whose second tensor has so many elements.
 inline std::shared_ptr<const CallLists> make_lists(std::int64_t elements, bool with_frozen) {
-  static constexpr std::byte places[16] = {};
+  static constexpr std::byte places[24] = {};
   constexpr std::int64_t gap = 16, one_and_a_bit = static_cast<std::int64_t>(core::block_elements) + 1;
   auto lists = std::make_shared<CallLists>();
   for (const std::int64_t count : {std::int64_t{5}, elements, one_and_a_bit}) {
     const std::size_t index = lists->tensors.size();
-    auto* const place = const_cast<std::byte*>(places + 5 * index);
+    auto* const place = const_cast<std::byte*>(places + 8 * index);
+    const bool is_kept = index != 1;
     const bool is_frozen = with_frozen && index == 1;
     lists->tensors.push_back({.weight = nullptr,
                               .moment1 = is_frozen ? nullptr : place,
                               .moment2 = is_frozen ? nullptr : place + 1,
                               .copy = index == 1 ? nullptr : reinterpret_cast<BFloat16*>(place + 2),
+                              .kept_weight = is_kept ? reinterpret_cast<float*>(place + 3) : nullptr,
+                              .kept_moment1 = is_kept ? place + 4 : nullptr,
+                              .kept_moment2 = is_kept ? place + 5 : nullptr,
                               .count = count,
                               .first_block = lists->blocks,
                               .weight_decay = index == 1 ? 0.0F : 0.1F,

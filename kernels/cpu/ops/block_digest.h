@@ -1,9 +1,9 @@
-// Computes digests of blocks (kernels/state_digest.h) sixteen elements at a time. Lanes beyond the end of a block are
+// Computes digests of blocks (runtime/core/block_digest.h) sixteen elements at a time. Lanes beyond the end of a block are
 // added as zeros, which change nothing.
 #pragma once
 
 #include "kernels/cpu/simd.h"
-#include "kernels/state_digest.h"
+#include "runtime/core/block_digest.h"
 
 namespace holdfast::kernels::cpu::HF_ISA {
 

@@ -75,6 +75,21 @@ HF_INLINE void store_kept(Moment* to, f32x16 value, Lanes lanes) {
   }
 }
 
+// Streams moments that are kept. `to` is stream_aligned().
+template <typename Moment>
+HF_INLINE void stream_kept(Moment* to, f32x16 value, AllLanes lanes) {
+  if constexpr (sizeof(Moment) == sizeof(BFloat16)) {
+    for (int p = 0; p < native_parts; ++p)
+      native_stream(to + p * native_lanes, high_halves(__builtin_bit_cast(NativeU32, value.part[p])));
+  } else {
+    stream(to, value, lanes);
+  }
+}
+template <typename Moment>
+HF_INLINE void stream_kept(Moment* to, f32x16 value, FirstLanes lanes) {
+  store_kept(to, value, lanes);
+}
+
 // Averaged moments as they are kept.
 struct KeptMoments {
   f32x16 m, v;
@@ -89,8 +104,8 @@ HF_INLINE KeptMoments round_moments(RoundingKey key, std::int64_t element, f32x1
 
 // Updates elements [first, first + size) of a tensor; `first` begins a block. The divisions by the
 // corrections are products with their inverses: one division and one root an element are left.
-// put_copy(i, updated, lanes) writes the bf16 copy.
-template <bool with_digests, typename Moment, typename PutCopy>
+// put_copy(i, updated, lanes) writes the bf16 copy. `keeps`: the kept arrays are there, and may be streamed to.
+template <bool with_digests, bool keeps, typename Moment, typename PutCopy>
 HF_INLINE void update_elements(const AdamW& op, const AdamWTensor& tensor, std::int64_t first,
                                std::int64_t size, const PutCopy& put_copy) {
   constexpr bool rounds = sizeof(Moment) == sizeof(BFloat16);
@@ -98,6 +113,9 @@ HF_INLINE void update_elements(const AdamW& op, const AdamWTensor& tensor, std::
   Moment* moment1 = static_cast<Moment*>(tensor.moment1) + first;
   Moment* moment2 = static_cast<Moment*>(tensor.moment2) + first;
   const float* gradient = tensor.gradient + first;
+  float* const kept_weight = keeps ? tensor.kept_weight + first : nullptr;
+  Moment* const kept_moment1 = keeps ? static_cast<Moment*>(tensor.kept_moment1) + first : nullptr;
+  Moment* const kept_moment2 = keeps ? static_cast<Moment*>(tensor.kept_moment2) + first : nullptr;
   const f32x16 beta1 = broadcast(op.beta1), rest1 = broadcast(1.0F - op.beta1);
   const f32x16 beta2 = broadcast(op.beta2), rest2 = broadcast(1.0F - op.beta2);
   const f32x16 inverse1 = broadcast(1.0F / op.correction1), inverse2 = broadcast(1.0F / op.correction2);
@@ -128,6 +146,11 @@ HF_INLINE void update_elements(const AdamW& op, const AdamWTensor& tensor, std::
     store_kept(moment2 + i, kept.v, lanes);
     store(weight + i, updated, lanes);
     put_copy(first + i, updated, lanes);
+    if constexpr (keeps) {
+      stream(kept_weight + i, updated, lanes);
+      stream_kept(kept_moment1 + i, kept.m, lanes);
+      stream_kept(kept_moment2 + i, kept.v, lanes);
+    }
     if constexpr (with_digests) {
       read.add(weights, w, old_m, old_v);
       written.add(weights, keep(updated, lanes, 0.0F), keep(kept.m, lanes, 0.0F), keep(kept.v, lanes, 0.0F));
@@ -158,25 +181,51 @@ HF_INLINE void update_elements(const AdamW& op, const AdamWTensor& tensor, std::
 }
 
 // The copy is not read before the next step's forward: it is streamed where its alignment allows.
-template <bool with_digests, typename Moment>
-void update(const AdamW& op, const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
+template <bool with_digests, bool keeps, typename Moment>
+void update_with_copy(const AdamW& op, const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
   BFloat16* const copy = tensor.copy;
   if (copy == nullptr) {
-    update_elements<with_digests, Moment>(op, tensor, first, size, [](std::int64_t, f32x16, auto) {});
+    update_elements<with_digests, keeps, Moment>(op, tensor, first, size, [](std::int64_t, f32x16, auto) {});
   } else if (stream_aligned(copy + first)) {
-    update_elements<with_digests, Moment>(
+    update_elements<with_digests, keeps, Moment>(
         op, tensor, first,
         size, [copy](std::int64_t i, f32x16 updated, auto lanes) __attribute__((always_inline)) {
           stream(copy + i, updated, lanes);
         });
     stream_fence();
   } else {
-    update_elements<with_digests, Moment>(
+    update_elements<with_digests, keeps, Moment>(
         op, tensor, first,
         size, [copy](std::int64_t i, f32x16 updated, auto lanes) __attribute__((always_inline)) {
           store(copy + i, updated, lanes);
         });
   }
+}
+
+// Updates elements, and keeps what it leaves of them where that is wanted. Arrays that cannot be streamed to, which no
+// snapshot has, are copied block by block.
+template <bool with_digests, typename Moment>
+void update(const AdamW& op, const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
+  auto* const moment1 = static_cast<Moment*>(tensor.kept_moment1);
+  auto* const moment2 = static_cast<Moment*>(tensor.kept_moment2);
+  const bool streams = op.keeps_state && tensor.kept_weight != nullptr && moment1 != nullptr &&
+                       moment2 != nullptr && stream_aligned(tensor.kept_weight + first) &&
+                       stream_aligned(moment1 + first) && stream_aligned(moment2 + first);
+  if (streams) {
+    update_with_copy<with_digests, true, Moment>(op, tensor, first, size);
+    stream_fence();
+    return;
+  }
+  update_with_copy<with_digests, false, Moment>(op, tensor, first, size);
+  if (!op.keeps_state) return;
+  const auto copy = [&]<typename Element>(Element* to, const void* from) {
+    if (to != nullptr)
+      __builtin_memcpy(to + first, static_cast<const Element*>(from) + first,
+                       static_cast<std::size_t>(size) * sizeof(Element));
+  };
+  copy(tensor.kept_weight, tensor.weight);
+  copy(moment1, tensor.moment1);
+  copy(moment2, tensor.moment2);
 }
 
 // Returns the digest of `size` elements of a tensor from the first of a block on.

@@ -22,7 +22,7 @@
 #include "runtime/core/block.h"
 #include "runtime/core/tensor.h"
 
-namespace holdfast::kernels {
+namespace holdfast::core {
 
 // g, a multiplier modulo 2^32 with good spectra (L'Ecuyer 1999, "Tables of linear congruential generators").
 inline constexpr std::uint32_t digest_generator = 747796405;
@@ -40,17 +40,9 @@ consteval std::uint32_t digest_power(std::uint64_t exponent) {
 inline constexpr std::uint64_t digest_of_moment1 = digest_power(block_elements);
 inline constexpr std::uint64_t digest_of_moment2 = digest_power(2 * block_elements);
 
-// Returns the digest of a block of `count` elements: the definition above, one element after another. `moments`: the
-// type of both, fp32 or bf16. Those that are null count as zeros.
+// Returns the digest of a block of `count` elements, block_elements at most. `moments`: the type of both, fp32 or bf16.
+// Those that are null count as zeros.
 std::uint64_t state_digest(const float* weight, const void* moment1, const void* moment2, std::int64_t count,
                            DType moments = DType::fp32);
 
-// Result of comparing the blocks that an op read with the digests that an op before left.
-struct StateDamage {
-  static constexpr std::uint64_t no_block = ~std::uint64_t{0};
-  std::uint64_t block_count = 0;         // number of blocks that differ
-  std::uint64_t first_block = no_block;  // lowest of them, counted over all tensors of the table
-};
-static_assert(sizeof(StateDamage) == 16);
-
-}  // namespace holdfast::kernels
+}  // namespace holdfast::core
