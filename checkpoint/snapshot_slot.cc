@@ -6,13 +6,17 @@
 #include <atomic>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <optional>
+#include <string_view>
+#include <tuple>
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
 
 #include "checkpoint/shard_format.h"
+#include "runtime/core/block_digest.h"
 #include "runtime/core/crc32c.h"
 
 namespace holdfast::checkpoint {
@@ -238,26 +242,32 @@ void SnapshotSlot::begin() {
 void SnapshotSlot::copy(std::size_t piece, std::uint64_t offset, std::span<const std::byte> part) {
   constexpr std::uint64_t bite_bytes = 128 << 10;
   static_assert(chunk_bytes == shard_format::chunk_bytes && chunk_bytes % bite_bytes == 0);
-  const std::span<const std::byte> room = pieces_[piece].bytes;
-  HF_CHECK(offset <= room.size() && part.size() <= room.size() - offset);
-  std::byte* const target = memory_.data() + (room.data() - memory_.data());
+  const std::span<std::byte> target = room(piece);
+  HF_CHECK(offset <= target.size() && part.size() <= target.size() - offset);
   for (std::uint64_t done = 0; done < part.size();) {
     const std::uint64_t at = offset + done, in_chunk = at % chunk_bytes;
     const std::span<const std::byte> bite =
         part.subspan(done, std::min({bite_bytes, part.size() - done, chunk_bytes - in_chunk}));
     std::uint32_t& crc = chunk_crc32c_[piece][at / chunk_bytes];
     crc = crc32c(bite, in_chunk == 0 ? 0 : crc);
-    copy_past_cache(target + at, bite);
+    copy_past_cache(target.data() + at, bite);
     done += bite.size();
   }
 }
 
+std::span<std::byte> SnapshotSlot::room(std::size_t piece) {
+  const std::span<const std::byte> bytes = pieces_[piece].bytes;
+  return memory_.subspan(static_cast<std::size_t>(bytes.data() - memory_.data()), bytes.size());
+}
+
 void SnapshotSlot::seal(const SnapshotIdentity& identity, const Manifest& manifest, Digests digests) {
-  const std::span<const std::byte> kept = digests == Digests::filled ? all_digests_ : std::span<std::byte>();
+  const std::span<const std::byte> kept = digests == Digests::unknown ? std::span<std::byte>() : all_digests_;
   const std::uint64_t index_offset =
       static_cast<std::uint64_t>(all_digests_.data() - memory_.data()) + padded(kept.size());
   std::vector<std::uint32_t> piece_crc32c;
-  for (const StatePiece& piece : pieces_) piece_crc32c.push_back(piece_checksum(piece));
+  if (digests != Digests::alone) {
+    for (const StatePiece& piece : pieces_) piece_crc32c.push_back(piece_checksum(piece));
+  }
   std::string index = fmt::format("[{},{},{}", Json(encode_manifest(manifest)).dump_any(), specs_text_,
                                   Json(piece_crc32c).dump_any());
   index += kept.empty() ? "]" : fmt::format(",[{},{}]]", kept.size(), crc32c(kept));
@@ -338,8 +348,10 @@ Result<void> SnapshotReader::parse_index(std::span<const std::byte> index) {
       Json::parse_any(std::string_view(reinterpret_cast<const char*>(index.data()), index.size()));
   const auto no_index = [&] { return damaged(place_, "its index is none of this program's"); };
   if (!json.is_array() || json.size() < 3 || json.size() > 4 || !json[0].is_string() || !json[1].is_array() ||
-      !json[2].is_array() || json[1].size() != json[2].size())
+      !json[2].is_array())
     return no_index();
+  const bool has_digests = json.size() == 4;
+  if (json[1].size() != json[2].size() && !(has_digests && json[2].empty())) return no_index();
   HF_TRY(manifest_, decode_manifest(json[0].text(), place_));
   for (const Json& each : json[2]) {
     if (!read_count(each, crc32c_.emplace_back())) return no_index();
@@ -356,8 +368,9 @@ Result<void> SnapshotReader::parse_index(std::span<const std::byte> index) {
     specs_.push_back(std::move(*spec));
   }
   verified_.resize(specs_.size());
-  if (json.size() == 4 && !find_digests(json[3], offset)) return no_index();
+  if (has_digests && !find_digests(json[3], offset)) return no_index();
   digests_ = digests_by_piece(all_digests_, specs_);
+  if (crc32c_.empty() && !find_blocks()) return no_index();
   if (offset + padded(all_digests_.size()) != memory_.size())
     return damaged(place_, "its pieces do not fill it");
   return {};
@@ -373,17 +386,93 @@ bool SnapshotReader::find_digests(const Json& json, std::uint64_t offset) {
   return true;
 }
 
+// Finds which pieces are the moments of which weights. Returns false where a piece would be under no digest.
+bool SnapshotReader::find_blocks() {
+  using Place = std::tuple<std::string_view, std::uint32_t, std::uint64_t>;
+  const auto place_of = [](const ShardSpec& spec) {
+    return Place(spec.tensor, spec.slice, spec.first_block);
+  };
+  std::map<Place, StatePieces> found;
+  for (std::size_t i = 0; i < specs_.size(); ++i) {
+    const bool is_new =
+        specs_[i].kind != "weight" || found.try_emplace(place_of(specs_[i]), StatePieces{i}).second;
+    if (!is_new || (specs_[i].kind == "weight" && specs_[i].dtype != DType::fp32)) return false;
+  }
+  for (std::size_t i = 0; i < specs_.size(); ++i) {
+    const ShardSpec& spec = specs_[i];
+    if (spec.kind == "weight") continue;
+    const auto of = found.find(place_of(spec));
+    if (of == found.end() || (spec.kind != "moment1" && spec.kind != "moment2")) return false;
+    const ShardSpec& weight = specs_[of->second.weight];
+    std::optional<std::size_t>& moment = spec.kind == "moment1" ? of->second.moment1 : of->second.moment2;
+    const bool is_like_weight = spec.block_count == weight.block_count && spec.slices == weight.slices &&
+                                spec.global_shape == weight.global_shape &&
+                                (spec.dtype == DType::fp32 || spec.dtype == DType::bf16);
+    if (!is_like_weight || moment.has_value()) return false;
+    moment = i;
+  }
+  for (const ShardSpec& spec : specs_) together_.push_back(found.at(place_of(spec)));
+  return std::ranges::all_of(together_, [this](const StatePieces& pieces) {
+    return pieces.moment1.has_value() == pieces.moment2.has_value() &&
+           (!pieces.moment1.has_value() || specs_[*pieces.moment1].dtype == specs_[*pieces.moment2].dtype);
+  });
+}
+
+Result<void> SnapshotReader::verify_digests() {
+  if (!digests_verified_ && crc32c(all_digests_) != digests_crc32c_)
+    return damaged(place_, "its block digests have a wrong checksum");
+  digests_verified_ = true;
+  return {};
+}
+
+// Verifies a weight with its moments, one of which is a piece that was asked for.
+Result<void> SnapshotReader::verify_blocks(std::size_t index, const Pace& pace) {
+  HF_TRY_VOID(verify_digests());
+  const StatePieces& pieces = together_[index];
+  const auto bytes_of_piece = [this](std::size_t piece) {
+    return memory_.subspan(offsets_[piece], specs_[piece].byte_count());
+  };
+  const std::span<const std::byte> weight = bytes_of_piece(pieces.weight);
+  const DType moments = pieces.moment1.has_value() ? specs_[*pieces.moment1].dtype : DType::fp32;
+  bool is_sound = true;
+  in_paced_parts(weight.size(), pace, [&](std::uint64_t offset, std::uint64_t part) {
+    for (std::uint64_t at = offset / sizeof(float); at < (offset + part) / sizeof(float);
+         at += block_elements) {
+      const std::uint64_t count = std::min(block_elements, weight.size() / sizeof(float) - at);
+      const auto moment_at = [&](const std::optional<std::size_t>& piece) -> const void* {
+        return piece.has_value() ? bytes_of_piece(*piece).data() + at * bytes_of(moments) : nullptr;
+      };
+      const std::uint64_t digest =
+          state_digest(reinterpret_cast<const float*>(weight.data()) + at, moment_at(pieces.moment1),
+                       moment_at(pieces.moment2), static_cast<std::int64_t>(count), moments);
+      std::uint64_t kept = 0;
+      std::memcpy(&kept, digests_[pieces.weight].data() + at / block_elements * sizeof(kept), sizeof(kept));
+      is_sound = is_sound && digest == kept;
+    }
+  });
+  if (!is_sound) {
+    const std::string_view of = pieces.moment1.has_value() ? "weight and moments" : "weight";
+    return damaged(place_, fmt::format("tensor '{}' ({}) has a wrong checksum", specs_[index].tensor, of));
+  }
+  verified_[pieces.weight] = true;
+  for (const std::optional<std::size_t>& moment : {pieces.moment1, pieces.moment2}) {
+    if (moment.has_value()) verified_[*moment] = true;
+  }
+  return {};
+}
+
 Result<std::span<const std::byte>> SnapshotReader::piece(std::size_t index, const Pace& pace) {
   const std::span<const std::byte> bytes = memory_.subspan(offsets_[index], specs_[index].byte_count());
-  if (!verified_[index] && paced_crc32c(bytes, pace) != crc32c_[index]) {
+  if (verified_[index]) return bytes;
+  if (crc32c_.empty()) {
+    HF_TRY_VOID(verify_blocks(index, pace));
+    return bytes;
+  }
+  if (paced_crc32c(bytes, pace) != crc32c_[index]) {
     return damaged(place_, fmt::format("tensor '{}' ({}) has a wrong checksum", specs_[index].tensor,
                                        specs_[index].kind));
   }
-  if (!digests_of(index).empty() && !digests_verified_) {
-    if (crc32c(all_digests_) != digests_crc32c_)
-      return damaged(place_, "its block digests have a wrong checksum");
-    digests_verified_ = true;
-  }
+  if (!digests_of(index).empty()) HF_TRY_VOID(verify_digests());
   verified_[index] = true;
   return bytes;
 }

@@ -4,19 +4,20 @@
 //   0             header, 4,096 bytes: run, writer, generation, step, rank; whether it is sealed
 //   4096          pieces, each at a multiple of 4,096, as they are in memory
 //   after them    where they are known: block digests, 8 bytes for each block of a weight
-//   index offset  the manifest without shards, the ShardSpecs of the pieces and their CRC32C, and the number and the
-//                 CRC32C of the block digests if there are any, as JSON
+//   index offset  the manifest without shards, the ShardSpecs of the pieces and their CRC32C (none: the block digests
+//                 are in their place), and the number and the CRC32C of the block digests if there are any, as JSON
 //
 // A block digest is what the update that wrote a block of a weight and its moments left of it
-// (kernels/state_digest.h). The checksums are of what was copied; with the digests a reader finds what had changed
-// before that.
+// (runtime/core/block_digest.h). The checksums are of what was copied; with the digests a reader finds what had changed
+// before that. Pieces that the update itself has written to the slot have no checksum but those.
 //
-// Every byte that a reader uses is under a checksum. A slot is filled from the front and sealed last: one
+// Every byte that a reader uses is under a checksum or a digest. A slot is filled from the front and sealed last: one
 // whose writer died on the way is not sealed, and counts for nothing. It never leaves the hosts of its run,
 // so its numbers have the processor's byte order.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -61,16 +62,18 @@ class SnapshotSlot {
   // outlives this object.
   SnapshotSlot(std::span<std::byte> memory, const std::vector<ShardSpec>& pieces);
 
-  // Begins a snapshot. Then every piece is copied once, and seal() writes its identity. The parts of one
-  // chunk come front to back; several threads may copy, each other chunks.
+  // Begins a snapshot. Then every piece is copied once, or its memory is written by whoever asked for room(), and seal()
+  // writes its identity. The parts of one chunk come front to back; several threads may copy, each other chunks.
   void begin();
   void copy(std::size_t piece, std::uint64_t offset, std::span<const std::byte> part);
+  std::span<std::byte> room(std::size_t piece);
   // Returns the memory of a piece's block digests, which the caller fills if it knows those of all pieces that have
-  // any; it says so to seal().
+  // any; it says so to seal(). `alone`: they are the only checksums, because some piece was not copied by copy(). Every
+  // piece is then a weight with digests, or a moment of one that is a piece as well.
   std::span<std::byte> digests(std::size_t piece) const { return digests_[piece]; }
-  enum class Digests { unknown, filled };
+  enum class Digests { unknown, filled, alone };
   void seal(const SnapshotIdentity& identity, const Manifest& manifest, Digests digests = Digests::unknown);
-  // Returns the pieces; they have their checksums once they are copied.
+  // Returns the pieces; they have their checksums once copy() has copied them.
   const std::vector<StatePiece>& pieces() const { return pieces_; }
 
  private:
@@ -121,8 +124,8 @@ class SnapshotReader {
   const SnapshotIdentity& identity() const { return identity_; }
   const Manifest& manifest() const { return manifest_; }
   const std::vector<ShardSpec>& pieces() const { return specs_; }
-  // Returns a piece after its checksum was verified. Verifies in parts and calls `pace` with the bytes of
-  // each.
+  // Returns a piece after its checksum was verified, or the digests of a weight and its moments. Verifies in parts and
+  // calls `pace` with the bytes of each.
   Result<std::span<const std::byte>> piece(std::size_t index, const Pace& pace = {});
   bool has_verified(std::size_t index) const { return verified_[index]; }
   // Returns the block digests of a piece that was verified; empty where they are unknown.
@@ -134,13 +137,23 @@ class SnapshotReader {
                                      const std::string& place);
   Result<void> parse_index(std::span<const std::byte> index);
   bool find_digests(const Json& json, std::uint64_t offset);
+  bool find_blocks();
+  Result<void> verify_digests();
+  Result<void> verify_blocks(std::size_t index, const Pace& pace);
   std::string place_;
   std::span<const std::byte> memory_;
   SnapshotIdentity identity_;
   Manifest manifest_;
   std::vector<ShardSpec> specs_;
   std::vector<std::uint64_t> offsets_;
-  std::vector<std::uint32_t> crc32c_;
+  std::vector<std::uint32_t> crc32c_;  // empty: digests alone
+  // Pieces whose blocks have a digest in common, as the numbers of a weight and of its moments; none: the weight has none.
+  // By piece, where there are digests alone.
+  struct StatePieces {
+    std::size_t weight = 0;
+    std::optional<std::size_t> moment1 = {}, moment2 = {};
+  };
+  std::vector<StatePieces> together_;
   std::vector<bool> verified_;
   std::vector<std::span<const std::byte>> digests_;  // by piece
   std::span<const std::byte> all_digests_;           // empty: unknown

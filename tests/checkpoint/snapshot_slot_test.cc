@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cstring>
 #include <thread>
 
 #include "checkpoint/ram_tier.h"
+#include "runtime/core/block_digest.h"
 #include "runtime/core/crc32c.h"
 #include "runtime/core/memory_plan.h"
 #include "tests/support/faulty_env.h"
@@ -153,6 +155,145 @@ TEST(SnapshotSlot, ThreadsShareTheChunksOut) {
     ASSERT_EQ(copied.chunk_crc32c.size(), 13u);
     EXPECT_EQ(copied.chunk_crc32c[1],
               crc32c(state.subspan(SnapshotSlot::chunk_bytes, SnapshotSlot::chunk_bytes)));
+  }
+}
+
+// A slot whose pieces were not copied by copy(): two trained weights, the second with a short last block, one that is frozen.
+class WrittenSlotTest : public testing::TestWithParam<DType> {
+ protected:
+  WrittenSlotTest() {
+    std::uint32_t value = 1;
+    for (std::size_t i = 0; i < specs_.size(); ++i) {
+      for (std::byte& each : slot_.room(i)) {
+        value = value * 1664525 + 1013904223;
+        each = static_cast<std::byte>(value >> 24);
+      }
+    }
+    slot_.begin();
+    for (const auto& [weight, first_moment] : {std::pair(0, 3), std::pair(1, 4), std::pair(2, -1)})
+      leave_digests(weight, first_moment);
+    seal();
+  }
+  static std::vector<ShardSpec> specs() {
+    std::vector<ShardSpec> specs;
+    for (const char* kind : {"weight", "moment1", "moment2"}) {
+      const DType dtype = std::string_view(kind) == "weight" ? DType::fp32 : GetParam();
+      specs.push_back({.tensor = "a",
+                       .kind = kind,
+                       .dtype = dtype,
+                       .global_shape = {4, 4096},
+                       .first_block = 1,
+                       .block_count = 2});
+      specs.push_back(
+          {.tensor = "b", .kind = kind, .dtype = dtype, .global_shape = {5000}, .block_count = 2});
+      if (dtype == DType::fp32 && specs.size() == 2)
+        specs.push_back({.tensor = "frozen", .kind = kind, .global_shape = {4096}, .block_count = 1});
+    }
+    return specs;
+  }
+  void leave_digests(int weight, int moment) {
+    const auto index = static_cast<std::size_t>(weight), first = static_cast<std::size_t>(moment);
+    const auto* const values = reinterpret_cast<const float*>(slot_.room(index).data());
+    const std::uint64_t elements = specs_[index].element_count();
+    for (std::uint64_t at = 0; at < elements; at += block_elements) {
+      const auto of_moment = [&](std::size_t number) -> const void* {
+        return moment < 0 ? nullptr : slot_.room(first + number).data() + at * bytes_of(GetParam());
+      };
+      const std::uint64_t digest =
+          state_digest(values + at, of_moment(0), of_moment(2),
+                       static_cast<std::int64_t>(std::min(block_elements, elements - at)), GetParam());
+      std::memcpy(slot_.digests(index).data() + at / block_elements * sizeof(digest), &digest,
+                  sizeof(digest));
+    }
+  }
+  void seal() { slot_.seal(identity_at(7), manifest_at(7), SnapshotSlot::Digests::alone); }
+  std::span<std::byte> memory() { return {memory_.get(), bytes_}; }
+  Result<void> read_all() {
+    HF_TRY(SnapshotReader reader, SnapshotReader::open(memory(), "slot"));
+    for (std::size_t i = 0; i < specs_.size(); ++i) {
+      HF_TRY(const std::span<const std::byte> piece, reader.piece(i));
+      EXPECT_TRUE(std::ranges::equal(piece, slot_.room(i)));
+      EXPECT_EQ(reader.digests_of(i).size(), slot_.digests(i).size());
+    }
+    return {};
+  }
+
+  std::vector<ShardSpec> specs_ = specs();
+  std::uint64_t bytes_ = SnapshotSlot::bytes_for(specs_, 1000);
+  OwnedMemory memory_ = host_memory(MemoryKind::host_visible, bytes_).value();
+  SnapshotSlot slot_{memory(), specs_};
+};
+
+TEST_P(WrittenSlotTest, ItsDigestsFindEveryBitThatChanges) {
+  ASSERT_TRUE(read_all().ok()) << read_all().error().message;
+  for (std::size_t piece = 0; piece < specs_.size(); ++piece) {
+    for (const std::span<std::byte> bytes : {slot_.room(piece), slot_.digests(piece)}) {
+      const std::size_t stride = bytes.size() > 100 ? 97 : 1;
+      for (std::size_t at = 0; at < bytes.size(); at += stride) {
+        bytes[at] ^= std::byte{1} << (at % 8);
+        Result<SnapshotReader> reader = SnapshotReader::open(memory(), "slot");
+        ASSERT_TRUE(reader.ok());
+        const Result<std::span<const std::byte>> read = reader->piece(piece);
+        ASSERT_FALSE(read.ok()) << "piece " << piece << ", byte " << at;
+        ASSERT_EQ(read.error().code, ExitCode::checkpoint);
+        bytes[at] ^= std::byte{1} << (at % 8);
+      }
+    }
+  }
+  EXPECT_TRUE(read_all().ok());
+}
+
+// One block vouches for a weight and both of its moments: damage of any is damage of all, and of no other tensor.
+TEST_P(WrittenSlotTest, DamageOfAMomentIsThatOfItsTensor) {
+  slot_.room(5)[3] ^= std::byte{16};
+  Result<SnapshotReader> reader = SnapshotReader::open(memory(), "slot");
+  ASSERT_TRUE(reader.ok());
+  for (std::size_t piece = 0; piece < specs_.size(); ++piece) {
+    EXPECT_EQ(reader->piece(piece).ok(), specs_[piece].tensor != "a") << piece;
+    EXPECT_EQ(reader->has_verified(piece), specs_[piece].tensor != "a") << piece;
+  }
+  EXPECT_THAT(reader->piece(0).error().message, HasSubstr("tensor 'a'"));
+}
+
+TEST_P(WrittenSlotTest, ReplicasOfItAreVerified) {
+  const OwnedMemory room = host_memory(MemoryKind::host_visible, bytes_).value();
+  SnapshotReplica replica({room.get(), bytes_});
+  const std::uint64_t sealed = SnapshotReader::sealed_bytes(memory(), "slot").value();
+  const auto receive = [&] {
+    replica.begin(sealed);
+    std::ranges::copy(memory().subspan(4096, replica.body().size()), replica.body().begin());
+    return replica.seal(memory().first(4096), identity_at(7), "replica");
+  };
+  EXPECT_TRUE(receive().ok());
+  slot_.room(1)[0] ^= std::byte{1};
+  EXPECT_FALSE(receive().ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Moments, WrittenSlotTest, testing::Values(DType::fp32, DType::bf16),
+                         [](const auto& each) { return std::string(name_of(each.param)); });
+
+// A piece that no digest vouches for is none of a slot without checksums.
+TEST(SnapshotSlot, HasNoPieceThatNothingVouchesFor) {
+  const std::vector<std::vector<ShardSpec>> cases = {
+      two_pieces(),  // a moment without its weight
+      {{.tensor = "a", .kind = "weight", .global_shape = {4096}, .block_count = 1},
+       {.tensor = "a", .kind = "moment1", .global_shape = {4096}, .block_count = 1}},
+      {{.tensor = "a", .kind = "weight", .global_shape = {4096}, .block_count = 1},
+       {.tensor = "a", .kind = "weight", .global_shape = {4096}, .block_count = 1}},
+      {{.tensor = "a", .kind = "weight", .dtype = DType::bf16, .global_shape = {4096}, .block_count = 1}},
+      {{.tensor = "a", .kind = "weight", .global_shape = {8192}, .block_count = 2},
+       {.tensor = "a", .kind = "moment1", .global_shape = {8192}, .block_count = 1},
+       {.tensor = "a", .kind = "moment2", .global_shape = {8192}, .block_count = 2}},
+  };
+  for (const std::vector<ShardSpec>& specs : cases) {
+    const std::uint64_t bytes = SnapshotSlot::bytes_for(specs, 1000);
+    const OwnedMemory memory = host_memory(MemoryKind::host_visible, bytes).value();
+    SnapshotSlot slot({memory.get(), bytes}, specs);
+    slot.begin();
+    slot.seal(identity_at(7), manifest_at(7), SnapshotSlot::Digests::alone);
+    const Result<SnapshotReader> reader = SnapshotReader::open({memory.get(), bytes}, "slot");
+    ASSERT_FALSE(reader.ok()) << specs.size();
+    EXPECT_THAT(reader.error().message, HasSubstr("its index is none of this program's"));
   }
 }
 
