@@ -1,6 +1,8 @@
 #include "runtime/save/snapshot.h"
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "checkpoint/ram_runs.h"
@@ -27,8 +29,17 @@ std::vector<ShardSpec> specs_of(const std::vector<StatePiece>& pieces) {
 Snapshot::Snapshot(StateView& view, std::span<std::byte> memory, std::uint64_t writer)
     : view_(&view), memory_(memory), slot_(memory, specs_of(saved_state(view))) {
   const std::vector<StatePiece> pieces = saved_state(view);
-  for (std::size_t piece = 0; piece < pieces.size(); ++piece) add_parts(piece, pieces[piece].bytes, false);
-  state_parts_ = parts_.size();
+  std::set<std::string_view> trained;  // tensors that have moments
+  for (const StatePiece& piece : pieces) {
+    if (piece.spec.kind != "weight") trained.insert(piece.spec.tensor);
+  }
+  for (const bool is_trained : {true, false}) {
+    for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
+      if (trained.contains(pieces[piece].spec.tensor) == is_trained)
+        add_parts(piece, pieces[piece].bytes, false);
+    }
+    (is_trained ? trained_parts_ : state_parts_) = parts_.size();
+  }
   for (std::size_t piece = 0; piece < pieces.size(); ++piece) add_parts(piece, pieces[piece].digests, true);
   run_directory_ = real_path(view.rank.config.run.directory);
   identity_.run = digest_of(view.state.shm_run_id);
@@ -47,12 +58,39 @@ void Snapshot::add_parts(std::size_t piece, std::span<const std::byte> source, b
   }
 }
 
-void Snapshot::begin() {
+// Takes the state of the run as it is after the last step.
+void Snapshot::take_state() {
   state_ = view_->state;
   identity_.generation = state_.generation;
   identity_.step = state_.step;
   manifest_ = make_manifest(*view_, state_, {});
   if (!run_directory_.empty()) manifest_.values[run_directory_key] = run_directory_;
+}
+
+const std::vector<AdamWTensor>& Snapshot::begin_by_update() {
+  HF_FAULT_POINT(view_->rank.faults, "snapshot.before_copy");
+  slot_.begin();
+  if (!table_.empty()) return table_;
+  std::vector<std::byte*> targets;
+  std::size_t piece = 0;
+  for (const OwnedState& owned : view_->optimizer.state())
+    targets.push_back(view_->snapshots.saves(owned.spec) ? slot_.room(piece++).data() : nullptr);
+  table_ = view_->optimizer.keeping_table(targets);
+  return table_;
+}
+
+void Snapshot::complete_by_update() {
+  take_state();
+  HF_FAULT_POINT(view_->rank.faults, "snapshot.mid_copy");
+  copy(has_frozen_ ? state_parts_ : trained_parts_, parts_.size());
+  has_frozen_ = true;
+  HF_FAULT_POINT(view_->rank.faults, "snapshot.before_seal");
+  slot_.seal(identity_, manifest_, SnapshotSlot::Digests::alone);
+  HF_FAULT_POINT(view_->rank.faults, "snapshot.after_seal");
+}
+
+void Snapshot::begin() {
+  take_state();
   copied_parts_ = view_->optimizer.has_digests() ? parts_.size() : state_parts_;
   slot_.begin();
   updated_ = view_->rank.device.ticket();
@@ -61,7 +99,8 @@ void Snapshot::begin() {
 
 bool Snapshot::complete() {
   HF_FAULT_POINT(view_->rank.faults, "snapshot.before_copy");
-  if (!sound_ || !copy()) return false;
+  if (!sound_ || !copy(0, copied_parts_)) return false;
+  has_frozen_ = true;
   HF_FAULT_POINT(view_->rank.faults, "snapshot.before_seal");
   slot_.seal(identity_, manifest_,
              copied_parts_ > state_parts_ ? SnapshotSlot::Digests::filled : SnapshotSlot::Digests::unknown);
@@ -85,15 +124,16 @@ void SnapshotCopy::wait() {
   changed->wait(guard, [this] { return is_done.load(); });
 }
 
-bool Snapshot::copy() {
+// Copies parts of the state, or of its digests. Returns false where the device has failed.
+bool Snapshot::copy(std::size_t first_part, std::size_t end_part) {
   Device& device = view_->rank.device;
   const std::span<const std::span<std::byte>> staging = view_->snapshots.staging();  // one for each thread
-  std::atomic<std::size_t> next = 0, next_thread = 0;
+  std::atomic<std::size_t> next = first_part, next_thread = 0;
   std::atomic<bool> failed = false;
   const auto work = [&] {
     const std::size_t thread = next_thread++;
-    for (std::size_t i = next++; i < copied_parts_ && !failed; i = next++) {
-      if (i == state_parts_ / 2) HF_FAULT_POINT(view_->rank.faults, "snapshot.mid_copy");
+    for (std::size_t i = next++; i < end_part && !failed; i = next++) {
+      if (first_part == 0 && i == state_parts_ / 2) HF_FAULT_POINT(view_->rank.faults, "snapshot.mid_copy");
       std::span<const std::byte> source = parts_[i].source;
       if (!staging.empty()) {
         const std::span<std::byte> staged = staging[thread].first(source.size());
@@ -113,8 +153,9 @@ bool Snapshot::copy() {
   };
   const int max_threads = staging.empty() ? view_->rank.host_threads() : static_cast<int>(staging.size());
   {
-    const BackgroundHelpers helpers(view_->rank.env, "snapshot copy",
-                                    std::min(max_threads, view_->rank.host_threads()) - 1, work);
+    const bool has_state = first_part < state_parts_;  // digests alone are a moment's work
+    const int threads = has_state ? std::min(max_threads, view_->rank.host_threads()) : 1;
+    const BackgroundHelpers helpers(view_->rank.env, "snapshot copy", threads - 1, work);
     work();
   }
   return !failed;

@@ -1,5 +1,11 @@
 // Snapshot is a slot (checkpoint/snapshot_slot.h) that is filled with the state that this rank saves, as it
-// is between two updates. Threads in the background copy it while the next forward and backward run; the next
+// is between two updates. Either the update writes what it leaves of the state to the slot as well, which costs the
+// least, where it can (ShardedOptimizer::can_keep()):
+//
+//   launch_update(device, scalars, &snapshot.begin_by_update());
+//   snapshot.complete_by_update();   // when the step is made
+//
+// Or threads in the background copy it while the next forward and backward run; the next
 // update waits for them. On a device whose memory the host sees, as many threads copy as compute: a single
 // one would take its time from one of the threads that compute, and the others would wait for that one. On
 // any other device several threads copy, so that one gets its part from the device while another fills the
@@ -31,6 +37,12 @@ class Snapshot {
   // Builds a snapshot in `memory`, which has SnapshotPlan::bytes() bytes. The memory and the view outlive it.
   Snapshot(StateView& view, std::span<std::byte> memory, std::uint64_t writer);
 
+  // Begins a snapshot that the coming update writes: returns the table for it. Called by the thread that launches.
+  const std::vector<AdamWTensor>& begin_by_update();
+  // Completes it with what that update does not write, and seals the slot, when the device has run the update and the
+  // step is made. The same thread.
+  void complete_by_update();
+
   // Begins a copy of the state after the last step. Called by the thread that launches.
   void begin();
   // Copies that state and seals the slot; called once, by any thread. Returns false where the device has
@@ -44,7 +56,8 @@ class Snapshot {
   const std::vector<StatePiece>& pieces() const { return slot_.pieces(); }
 
  private:
-  bool copy();
+  void take_state();
+  bool copy(std::size_t first_part, std::size_t end_part);
 
   StateView* view_;
   Device::Ticket updated_ = 0;  // ticket that is reached when the device has that state
@@ -58,8 +71,12 @@ class Snapshot {
     bool is_digests = false;  // block digests of the piece
   };
   void add_parts(std::size_t piece, std::span<const std::byte> source, bool is_digests);
-  std::vector<Part> parts_;  // parts of the state, as they are copied, and then of its block digests
-  std::size_t state_parts_ = 0, copied_parts_ = 0;  // without those of digests; of this snapshot
+  // Parts of the state that is trained, of what is frozen, and of block digests, in the order in which they are copied.
+  std::vector<Part> parts_;
+  std::size_t trained_parts_ = 0, state_parts_ = 0;  // the first of frozen state, the first of digests
+  std::size_t copied_parts_ = 0;                     // of this snapshot
+  bool has_frozen_ = false;                          // the slot has what is frozen, which does not change
+  std::vector<AdamWTensor> table_;  // of updates that write to the slot; empty before the first
   std::span<const std::byte> memory_;
   SnapshotSlot slot_;
   RunState state_;
@@ -73,6 +90,7 @@ struct SnapshotCopy {
 
   Env* const env;
   Snapshot* snapshot = nullptr;       // already begun; null only before
+  bool is_by_update = false;          // the update has made it, not a copy
   std::int64_t begin_ns = 0;          // Env::monotonic_ns()
   std::int64_t stall_ns = 0;          // time that the training loop waited for a snapshot and for the copy
   std::atomic<bool> is_done = false;  // set under the mutex

@@ -122,6 +122,31 @@ std::optional<int> SnapshotTier::unused_slot(const std::vector<const Snapshot*>&
   return static_cast<int>(std::ranges::find_if(snapshots_, is_it) - snapshots_.begin());
 }
 
+const std::vector<AdamWTensor>& SnapshotTier::begin_by_update(Snapshot& free) {
+  written_ = &free;
+  return free.begin_by_update();
+}
+
+void SnapshotTier::updated(std::int64_t duration_ns) {
+  if (written_ == nullptr) return update_seconds_.add(static_cast<double>(duration_ns) / 1e9);
+  const auto usual_ns = static_cast<std::int64_t>(update_seconds_.value() * 1e9);
+  longer_update_ns_ = update_seconds_.count() == 0 ? 0 : std::max<std::int64_t>(duration_ns - usual_ns, 0);
+}
+
+bool SnapshotTier::complete_by_update() {
+  if (written_ == nullptr) return false;
+  const std::int64_t begin_ns = view_->rank.env.monotonic_ns();
+  copy_ = std::make_shared<SnapshotCopy>(view_->rank.env);
+  copy_->snapshot = std::exchange(written_, nullptr);
+  copy_->is_by_update = true;
+  copy_->begin_ns = begin_ns;
+  copy_->snapshot->complete_by_update();
+  copy_->duration_ns = view_->rank.env.monotonic_ns() - begin_ns;
+  copy_->processor_ns = longer_update_ns_ + copy_->duration_ns;
+  copy_->is_done = true;
+  return true;
+}
+
 std::shared_ptr<SnapshotCopy> SnapshotTier::begin_copy(Snapshot& free, std::int64_t begin_ns) {
   copy_ = std::make_shared<SnapshotCopy>(view_->rank.env);
   copy_->snapshot = &free;
@@ -173,6 +198,7 @@ void SnapshotTier::vote(SaveVotes& votes) {
 }
 
 Result<void> SnapshotTier::advance(const SaveVotes& sums) {
+  written_ = nullptr;  // of an update whose step was saved otherwise
   if (sums.last_slots == view_->rank.communicator.size())
     snapshots_.push_back(std::make_unique<Snapshot>(*view_, memory_->slots().back(), writer_));
   is_settled_ = sums.settling == 0;

@@ -2,6 +2,7 @@
 // is confirmed. state_saver.h describes the stages of a snapshot.
 //
 //   Snapshot* const free = tier.free_snapshot(waiting);  // `waiting`: for the disk
+//   launch_update(device, scalars, &tier.begin_by_update(*free));  // and complete_by_update(), or:
 //   const auto copy = tier.begin_copy(*free, now_ns);    // after an update
 //   tier.copy_in_background();                           // or the saver to disk makes the copy
 //   tier.vote(votes);                                    // before the next update; waits for the copy
@@ -29,6 +30,7 @@
 #include "checkpoint/ram_tier.h"
 #include "runtime/os/background_job.h"
 #include "runtime/save/keepers.h"
+#include "runtime/save/save_cadence.h"
 #include "runtime/save/save_records.h"
 #include "runtime/save/snapshot.h"
 #include "runtime/save/state_view.h"
@@ -80,12 +82,23 @@ class SnapshotTier {
   // where nothing else is free: its save is given up. None: no such slot, or no RAM tier.
   std::optional<int> unused_slot(const std::vector<const Snapshot*>& waiting) const;
 
+  // Has the coming update write a free snapshot: returns the table for it (Snapshot::begin_by_update()).
+  const std::vector<AdamWTensor>& begin_by_update(Snapshot& free);
+  // Says how long an update took; what is more than others take is what the snapshot that it wrote cost.
+  void updated(std::int64_t duration_ns);
+  // Returns whether the last update wrote a snapshot that is not complete yet. complete_by_update() completes it, and
+  // returns false where there is none.
+  bool has_written() const { return written_ != nullptr; }
+  bool complete_by_update();
+
   // Begins a copy of the current state to a free snapshot. The caller makes the returned copy on a thread, or
   // else calls copy_in_background(). `begin_ns`: when the loop began to wait for a snapshot.
   std::shared_ptr<SnapshotCopy> begin_copy(Snapshot& free, std::int64_t begin_ns);
   void copy_in_background();
   // Returns whether some rank has not voted since the newest copy was begun. Equal on all ranks.
   bool is_copying() const { return copy_ != nullptr; }
+  // Returns whether a copy is made, or sent to the buddies, beside the coming step.
+  bool is_beside_step() const { return (is_copying() && !copy_->is_by_update) || is_sending(); }
   // Returns whether that copy is still being made; wait() waits for it. Error of wait(): the device failed.
   bool is_busy() const { return is_copying() && !copy_->is_done; }
   Result<void> wait();
@@ -130,6 +143,9 @@ class SnapshotTier {
   std::shared_ptr<SnapshotCopy> copy_;      // newest copy, until all ranks have voted since
   BackgroundJob<std::monostate> copy_job_;  // makes the copy where the snapshot is not saved to disk
   std::optional<std::int64_t> copy_ns_;
+  Snapshot* written_ = nullptr;          // by the last update, and not complete yet
+  RecentMedian update_seconds_;          // of updates that wrote none
+  std::int64_t longer_update_ns_ = 0;    // by what the last one that wrote one took longer
   const Snapshot* confirmed_ = nullptr;  // newest confirmed snapshot, in shared memory
   bool is_settled_ = false;
   std::atomic<bool> cancelled_ = false;

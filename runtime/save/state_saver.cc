@@ -31,7 +31,15 @@ Result<void> StateSaver::prepare() {
   return snapshots_.prepare(resumed_);
 }
 
+const std::vector<AdamWTensor>* StateSaver::by_update() {
+  if (!view_->optimizer.can_keep(view_->rank.device) || snapshots_.is_copying() || snapshots_.is_sending())
+    return nullptr;
+  Snapshot* const free = snapshots_.free_snapshot(disk_.snapshots());
+  return free != nullptr ? &snapshots_.begin_by_update(*free) : nullptr;
+}
+
 Result<bool> StateSaver::begin(bool to_disk) {
+  if (!to_disk && snapshots_.complete_by_update()) return true;
   Snapshot* free = snapshots_.free_snapshot(disk_.snapshots());
   if (free == nullptr) snapshots_.want_slot();
   if (!to_disk && (snapshots_.is_sending() || free == nullptr)) return false;
@@ -53,11 +61,6 @@ SaveVotes StateSaver::vote() {
   snapshots_.vote(votes);
   disk_.vote(votes);
   return votes;
-}
-
-Result<void> StateSaver::advance(const SaveVotes& sums) {
-  HF_TRY_VOID(snapshots_.advance(sums));
-  return disk_.advance(sums);
 }
 
 // Waits for all threads that copy, drain or publish. A slow disk is not a hang, so the deadline is for a part
@@ -85,6 +88,7 @@ Result<void> StateSaver::complete_round() {
   }
   SaveVotes votes = vote();
   HF_TRY_VOID(sum_over_ranks(view_->rank.communicator, patient_waiter(*view_), votes));
+  HF_TRY_VOID(confirm(votes));
   return advance(votes);
 }
 

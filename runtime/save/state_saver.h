@@ -2,14 +2,15 @@
 // copied into (snapshot_tier.h) and the part that writes them to the disk (disk_saver.h).
 //
 //   HF_TRY(const bool begun, saver.begin(to_disk));  // after a step, where one is due
-//   run_step(worker, {.saver = &saver});       // no update before the copy is whole; the vote carries vote()
+//   run_step(worker, {.saver = &saver});       // no update before the copy is whole; the vote carries vote(). Before
+//                                              // the update confirm(), and where a snapshot is due by_update()
 //   HF_TRY_VOID(saver.advance(outcome.saves));
 //   for (const SaveReport& report : saver.disk().take_reports()) tell(report);
 //   HF_TRY_VOID(saver.finish());               // before anything else uses the store, and at the end
 //
 // A save goes through four stages:
-//   copy     a thread of every rank copies the state while the next forward and backward run (snapshot.h);
-//            when all ranks have voted since, the snapshot is confirmed
+//   copy     a thread of every rank copies the state while the next forward and backward run (snapshot.h), or, of a
+//            RAM snapshot, the update has written it; when all ranks have voted since, the snapshot is confirmed
 //   drain    the same thread writes the copy as the rank's shard and makes it durable
 //   vote     each rank reports this in the vote of some later step; then rank 0 gathers the shards' records
 //   publish  a thread of rank 0 writes the manifest, renames, and removes old checkpoints; a later vote says
@@ -71,12 +72,18 @@ class StateSaver {
   // up; none: no such slot, or no RAM tier.
   std::optional<int> unused_slot() const { return snapshots_.unused_slot(disk_.snapshots()); }
 
-  // Copies the state after the step that was just made, and saves it if `to_disk`. Returns false where a RAM
-  // snapshot was skipped.
+  // Has the coming update write the RAM snapshot that is due after its step, for begin(): returns the table for it
+  // (Snapshot::begin_by_update()). Null: the update cannot, or no snapshot is free, and begin() copies the state.
+  const std::vector<AdamWTensor>* by_update();
+  // Copies the state after the step that was just made, and saves it if `to_disk`; where by_update() has had a RAM
+  // snapshot written, completes that. Returns false where a RAM snapshot was skipped.
   Result<bool> begin(bool to_disk);
   // Waits for the copy of the state that the coming update would overwrite, and returns this rank's votes.
   SaveVotes vote();
-  Result<void> advance(const SaveVotes& sums);
+  // Continue with the sums of the votes of all ranks: confirm() with RAM snapshots, once the vote is over, and advance()
+  // with saves to the disk, when the step is made.
+  Result<void> confirm(const SaveVotes& sums) { return snapshots_.advance(sums); }
+  Result<void> advance(const SaveVotes& sums) { return disk_.advance(sums); }
   // Waits until no save is under way. finish_with_replicas() also waits until no snapshot is being sent to a
   // buddy, so that a slot is free.
   Result<void> finish();

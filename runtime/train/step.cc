@@ -6,6 +6,7 @@
 #include "parallel/comm/device_wait.h"
 #include "runtime/device/device_span.h"
 #include "runtime/integrity/step_check.h"
+#include "runtime/save/state_saver.h"
 #include "runtime/train/worker_access.h"
 
 namespace holdfast::train {
@@ -78,7 +79,8 @@ StepOutcome outcome_of(Worker& worker, const Ballot& sums, const CheckedStep& ch
           .rollback = checked.rollback};
 }
 
-void launch_update(Worker& worker, const StepOutcome& outcome, const CheckedStep& checked) {
+void launch_update(Worker& worker, const StepOutcome& outcome, const CheckedStep& checked,
+                   const std::vector<AdamWTensor>* kept) {
   double largest_norm = worker.rank().config.optimizer.gradient_clip;
   if (checked.norm_limit > 0.0 && (largest_norm <= 0.0 || checked.norm_limit < largest_norm))
     largest_norm = checked.norm_limit;
@@ -87,9 +89,24 @@ void launch_update(Worker& worker, const StepOutcome& outcome, const CheckedStep
       worker.rank().device,
       {.step = static_cast<std::int64_t>(outcome.step),
        .learning_rate = outcome.learning_rate,
-       .gradient_scale = checked.attempt.gradient_factor * clip_scale(largest_norm, outcome.grad_norm)});
+       .gradient_scale = checked.attempt.gradient_factor * clip_scale(largest_norm, outcome.grad_norm)},
+      kept);
   if (checked.attempt.audit.has_value())
     worker.optimizer().launch_frozen_check(worker.rank().device, outcome.step);
+}
+
+// Makes the update of the step, which writes the RAM snapshot that is due after it where it can.
+Result<void> update(Worker& worker, const CheckedStep& checked, StateSaver* saver, StepOutcome& outcome) {
+  const bool wants_snapshot = saver != nullptr && outcome.due.to_ram && !outcome.due.wants_disk();
+  const std::vector<AdamWTensor>* const kept = wants_snapshot ? saver->by_update() : nullptr;
+  outcome.keeps_state = kept != nullptr;
+  HF_FAULT_POINT(worker.rank().faults, "step.before_update");
+  const std::int64_t begin_ns = worker.rank().env.monotonic_ns();
+  launch_update(worker, outcome, checked, kept);
+  HF_TRY_VOID(finish_update(worker));
+  if (saver != nullptr && worker.rank().device.host_sees_memory())
+    saver->snapshots().updated(worker.rank().env.monotonic_ns() - begin_ns);
+  return {};
 }
 
 }  // namespace
@@ -114,12 +131,9 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   StepOutcome outcome = outcome_of(worker, voted.sums, checked);
   outcome.again_ns = again_ns;
   if (outcome.ends_steps) return outcome;
+  if (request.saver != nullptr) HF_TRY_VOID(request.saver->confirm(outcome.saves));
   const bool updates = checked.action != VerdictAction::skip;
-  if (updates) {
-    HF_FAULT_POINT(worker.rank().faults, "step.before_update");
-    launch_update(worker, outcome, checked);
-    HF_TRY_VOID(finish_update(worker));
-  }
+  if (updates) HF_TRY_VOID(update(worker, checked, request.saver, outcome));
   remember(worker.state().numbers, checked);
   advance(worker.state(), worker.workload().batch_shape, checked.attempt.data, outcome);
   worker.position().made_step();

@@ -29,6 +29,7 @@ struct StepOutcome {
   bool starts_ranks = false;    // rank 0 said so
   RestartRequest restart = {};  // as the leader's request says; at most two leaving hosts are counted
   SaveDue due = {};             // saves that are due after this step
+  bool keeps_state = false;     // the update has written the RAM snapshot that is due
   bool gathers_times = false;   // rank 0 wants the times of all ranks
   std::int64_t again_ns = 0;    // time that this rank took for an audit, and to compute the step again
   SaveVotes saves = {};         // sums over all ranks

@@ -287,6 +287,7 @@ Result<StepOutcome> Trainer::step() {
   HF_TRY_VOID(exchanged);
   HF_TRY_VOID(tell_shadows(step));
   HF_TRY_VOID(while_saving([&] { return saves_.advance(outcome); }));
+  cost.beside_snapshot = cost.beside_snapshot || outcome.keeps_state;
   stragglers_.judge(outcome);
   if (rank_.watch != nullptr) {
     const std::string lost = rank_.watch->take_lost_spares();

@@ -121,7 +121,7 @@ Growth::Saves TrainingSaves::under_way(const SaveDue& due) const {
 }
 
 SaveCadence::Step TrainingSaves::begin_step() {
-  const SaveCadence::Step step{.beside_snapshot = saver_ && saver_->is_snapshotting(),
+  const SaveCadence::Step step{.beside_snapshot = saver_ && saver_->snapshots().is_beside_step(),
                                .beside_save = saver_ && saver_->disk().is_saving()};
   if (step.beside_snapshot || step.beside_save) beside_save(rank_.watch);
   return step;
@@ -129,7 +129,15 @@ SaveCadence::Step TrainingSaves::begin_step() {
 
 Result<void> TrainingSaves::advance(const StepOutcome& outcome) {
   if (outcome.due.asked_for) step_asked_for_ = outcome.step;
-  if (saver_) HF_TRY_VOID(saver_->advance(outcome.saves));
+  if (saver_) {
+    SaveCadence& cadence = *parts_.saves.cadence;
+    if (const std::optional<std::int64_t> copy_ns = saver_->snapshots().take_copy_ns())
+      cadence.copied(*copy_ns);
+    // Its price is in the step that was made, not in the next one.
+    if (outcome.keeps_state)
+      cadence.began({.step = outcome.step, .to_disk = false, .now_ns = rank_.env.monotonic_ns()});
+    HF_TRY_VOID(saver_->advance(outcome.saves));
+  }
   HF_TRY_VOID(uploads_.advance(rank_.communicator, rank_.waiter, outcome.saves));
   report();
   return {};
@@ -138,8 +146,6 @@ Result<void> TrainingSaves::advance(const StepOutcome& outcome) {
 void TrainingSaves::stepped(std::uint64_t step, const SaveCadence::Step& cost) {
   if (!saver_) return;
   SaveCadence& cadence = *parts_.saves.cadence;
-  if (const std::optional<std::int64_t> copy_ns = saver_->snapshots().take_copy_ns())
-    cadence.copied(*copy_ns);
   cadence.stepped(cost);
   if (const std::optional<IntervalChoice> choice = cadence.take_choice())
     parts_.progress.chose_interval(step, *choice);
@@ -159,9 +165,10 @@ Result<void> TrainingSaves::begin(bool to_disk) {
   const HostSpan span(&rank_.spans, {.kind = SpanKind::save});
   beside_save(rank_.watch);
   const std::int64_t begin_ns = rank_.env.monotonic_ns();
+  const bool is_counted = !to_disk && saver_->snapshots().has_written();  // in advance()
   HF_TRY(const bool begun, saver_->begin(to_disk));
   const std::int64_t now_ns = rank_.env.monotonic_ns();
-  if (begun) {
+  if (begun && !is_counted) {
     parts_.saves.cadence->began({.step = parts_.worker.state().step,
                                  .to_disk = to_disk,
                                  .stall_ns = now_ns - begin_ns,

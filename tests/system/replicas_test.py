@@ -90,7 +90,7 @@ class ReplicasTest(unittest.TestCase):
         output, where, step = self.resume(run)
         self.assertEqual(where, "ram")
         self.assertGreaterEqual(step, confirmed)
-        self.assertRegex(output, r"the RAM snapshot holdfast-\S+-00000-\d is damaged: tensor '.*' \(weight\) has a wrong checksum; "
+        self.assertRegex(output, r"the RAM snapshot holdfast-\S+-00000-\d is damaged: tensor '.*' \(weight and moments\) has a wrong checksum; "
                                  r"it is skipped; the replica of its rank's snapshot is sound and is used")
 
     def test_damaged_replicas_leave_the_disk(self):
