@@ -50,6 +50,8 @@ StepsEnd Trainer::run() {
   if (verdict_.has_value()) return {.how = StepsEnd::How::verdict, .verdict = std::move(verdict_)};
   if (how.ok() || how.error().code != ExitCode::communication) {  // all ranks are there
     if (const Result<void> finished = saves_.finish(); how.ok() && !finished.ok()) how = finished.error();
+    verdict_ = saves_.take_verdict();
+    if (verdict_.has_value()) return {.how = StepsEnd::How::verdict, .verdict = std::move(verdict_)};
   }
   if (!how.ok()) return fault(how.error());
   return {.how = *how};

@@ -276,8 +276,10 @@ Result<bool> TrainingSaves::seal_elsewhere(bool to_disk, int hosts_leaving) {
   return false;
 }
 
+// No update follows that would find the state damaged of which a copy is on its way to the disk.
 Result<void> TrainingSaves::finish() {
   if (!saver_) return {};
+  if (saver_->disk().is_saving()) HF_TRY_VOID(check_state(/*update_follows=*/false));
   Result<void> finished = saver_->finish();
   report();
   return finished;
