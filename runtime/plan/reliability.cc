@@ -15,9 +15,11 @@ constexpr double process_share = 0.75;
 // Time to notice and to go on, where no recovery of this run was measured: a hang or a death within 5 s, a process in
 // 1 s, a start with the host left out in 60 s (docs/scaling.md).
 constexpr double process_recovery_seconds = 6.0, host_recovery_seconds = 65.0;
-// Waiting for a save on an H200, in seconds for each GB of a rank; a processor copies and writes at 1 GB/s. A host's disk or its
-// share of one takes 1 GB/s.
-constexpr double gpu_save_seconds_per_gb = 0.022, cpu_save_seconds_per_gb = 1.0, disk_seconds_per_gb = 1.0;
+// Waiting for a save on an H200, in seconds for each GB of a rank; a processor copies and writes at 1 GB/s, and its update takes
+// that much longer where it writes a RAM snapshot. A host's disk or its share of one takes 1 GB/s.
+constexpr double gpu_save_seconds_per_gb = 0.022, cpu_save_seconds_per_gb = 1.0,
+                 cpu_snapshot_seconds_per_gb = 0.03;
+constexpr double disk_seconds_per_gb = 1.0;
 // A job without fault tolerance stands still for a checkpoint each hour, and somebody starts it again.
 constexpr double by_hand_interval_seconds = hour_seconds, by_hand_restart_seconds = 900.0;
 
@@ -31,20 +33,20 @@ bool hosts_have_replicas(const LayoutPlan& plan, int hosts) {
          plan.config.checkpoint.ram_every_steps != 0;
 }
 
-// Returns the cost of a save, as measured or by its bytes.
+// Returns the cost of a save, as measured or by its bytes; `cpu_rate`: that of a processor.
 Figure save_cost(const LayoutPlan& plan, const PlannedMachine& machine, const RunFigures& figures,
-                 const std::optional<SaveTimes>& measured) {
+                 const std::optional<SaveTimes>& measured, double cpu_rate) {
   if (measured.has_value()) return {measured->cost_seconds, fmt::format("measured in {}", figures.directory)};
   const double gigabytes = bytes_of_rank(plan) / gigabyte;
   const bool on_gpu = !machine.host_sees_memory;
-  const double rate = on_gpu ? gpu_save_seconds_per_gb : cpu_save_seconds_per_gb;
+  const double rate = on_gpu ? gpu_save_seconds_per_gb : cpu_rate;
   return {gigabytes * rate, fmt::format("assumed: {} s for each of a rank's {:.3g} GB", rate, gigabytes)};
 }
 
 TierPlan disk_plan(const LayoutPlan& plan, const PlannedMachine& machine, const RunFigures& figures,
                    double step_seconds, double mtbf_seconds) {
   const CheckpointConfig& checkpoint = plan.config.checkpoint;
-  TierPlan tier{.cost_seconds = save_cost(plan, machine, figures, figures.save),
+  TierPlan tier{.cost_seconds = save_cost(plan, machine, figures, figures.save, cpu_save_seconds_per_gb),
                 .under_way_seconds = step_seconds};
   const double host_gigabytes = bytes_of_rank(plan) / gigabyte * machine.ranks_on_host(plan.shape.ranks());
   tier.counts_after_seconds = figures.save.has_value() && figures.save->durable_seconds > 0.0
@@ -84,9 +86,10 @@ TierPlan disk_plan(const LayoutPlan& plan, const PlannedMachine& machine, const 
 TierPlan ram_plan(const LayoutPlan& plan, const PlannedMachine& machine, const RunFigures& figures,
                   double step_seconds, double mtbf_seconds) {
   const CheckpointConfig& checkpoint = plan.config.checkpoint;
-  TierPlan tier{.exists = checkpoint.ram_every_steps != 0,
-                .cost_seconds = save_cost(plan, machine, figures, figures.snapshot),
-                .counts_after_seconds = step_seconds};
+  TierPlan tier{
+      .exists = checkpoint.ram_every_steps != 0,
+      .cost_seconds = save_cost(plan, machine, figures, figures.snapshot, cpu_snapshot_seconds_per_gb),
+      .counts_after_seconds = step_seconds};
   if (!tier.exists) return tier;
   std::int64_t steps = checkpoint.ram_every_steps;
   tier.chosen_by = "checkpoint.ram_every_steps";
