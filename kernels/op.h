@@ -40,6 +40,8 @@ inline constexpr int op_class_count = static_cast<int>(OpClass::count);
   X(layernorm_backward, LayerNormBackward, norm)                 \
   X(rmsnorm_forward, RmsNormForward, norm)                       \
   X(rmsnorm_backward, RmsNormBackward, norm)                     \
+  X(residual_rmsnorm, ResidualRmsNorm, norm)                     \
+  X(residual_layernorm, ResidualLayerNorm, norm)                 \
   X(rotary, Rotary, attention)                                   \
   X(attention_forward, AttentionForward, attention)              \
   X(attention_backward, AttentionBackward, attention)            \
@@ -77,6 +79,11 @@ inline constexpr const char* op_names[op_count] = {
 #undef HF_OP_NAME
 };
 
+// Returns whether an op is others in turn (kernels/composed.h).
+constexpr bool is_composed(OpId id) {
+  return id == OpId::residual_layernorm || id == OpId::residual_rmsnorm;
+}
+
 const char* name_of(OpId id);
 const char* name_of(OpClass op_class);
 OpClass class_of(OpId id);
@@ -84,6 +91,6 @@ OpClass class_of(OpId id);
 // no other call of the same op touches, so what they move comes from where all of it together lives.
 bool once_per_step(OpId id);
 
-inline constexpr std::size_t op_bytes_max = 192;  // largest argument struct; queues hold arguments by value
+inline constexpr std::size_t op_bytes_max = 256;  // largest argument struct; queues hold arguments by value
 
 }  // namespace holdfast::kernels

@@ -41,6 +41,13 @@ HF_FIELDS(RmsNormForward, HF_FIELD(x) HF_FIELD(weight) HF_FIELD(y) HF_FIELD(rstd
 HF_FIELDS(RmsNormBackward,
           HF_FIELD(x) HF_FIELD(weight) HF_FIELD(dy) HF_FIELD(rstd) HF_FIELD(dresidual) HF_FIELD(dx)
               HF_FIELD(weight_gradient) HF_FIELD(rows) HF_FIELD(width) HF_FIELD(accumulate) HF_FIELD(dtype))
+HF_FIELDS(ResidualRmsNorm, HF_FIELD(parts) HF_FIELD(part_count) HF_FIELD(bias) HF_FIELD(residual)
+                               HF_FIELD(weight) HF_FIELD(sum) HF_FIELD(y) HF_FIELD(rstd) HF_FIELD(rows)
+                                   HF_FIELD(width) HF_FIELD(epsilon) HF_FIELD(dtype))
+HF_FIELDS(ResidualLayerNorm,
+          HF_FIELD(parts) HF_FIELD(part_count) HF_FIELD(bias) HF_FIELD(residual) HF_FIELD(weight)
+              HF_FIELD(norm_bias) HF_FIELD(sum) HF_FIELD(y) HF_FIELD(mean) HF_FIELD(rstd) HF_FIELD(rows)
+                  HF_FIELD(width) HF_FIELD(epsilon) HF_FIELD(dtype))
 HF_FIELDS(Rotary,
           HF_FIELD(x) HF_FIELD(cosine) HF_FIELD(sine) HF_FIELD(rows) HF_FIELD(row_stride) HF_FIELD(heads)
               HF_FIELD(head_size) HF_FIELD(sequence_length) HF_FIELD(inverse) HF_FIELD(dtype))

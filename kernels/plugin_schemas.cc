@@ -46,6 +46,12 @@ HF_TWIN(RmsNormForward, hf_rmsnorm_forward,
 HF_TWIN(RmsNormBackward, hf_rmsnorm_backward,
         HF_AT(x) HF_AT(weight) HF_AT(dy) HF_AT(rstd) HF_AT(dresidual) HF_AT(dx) HF_AT(weight_gradient)
             HF_AT(rows) HF_AT(width) HF_AT(accumulate) HF_AT(dtype))
+HF_TWIN(ResidualRmsNorm, hf_residual_rmsnorm,
+        HF_AT(parts) HF_AT(part_count) HF_AT(bias) HF_AT(residual) HF_AT(weight) HF_AT(sum) HF_AT(y)
+            HF_AT(rstd) HF_AT(rows) HF_AT(width) HF_AT(epsilon) HF_AT(dtype))
+HF_TWIN(ResidualLayerNorm, hf_residual_layernorm,
+        HF_AT(parts) HF_AT(part_count) HF_AT(bias) HF_AT(residual) HF_AT(weight) HF_AT(norm_bias) HF_AT(sum)
+            HF_AT(y) HF_AT(mean) HF_AT(rstd) HF_AT(rows) HF_AT(width) HF_AT(epsilon) HF_AT(dtype))
 HF_TWIN(Rotary, hf_rotary,
         HF_AT(x) HF_AT(cosine) HF_AT(sine) HF_AT(rows) HF_AT(row_stride) HF_AT(heads) HF_AT(head_size)
             HF_AT(sequence_length) HF_AT(inverse) HF_AT(dtype))
@@ -125,6 +131,8 @@ constexpr std::uint64_t schemas[op_count] = {
     HF_SCHEMA_LAYERNORM_BACKWARD,
     HF_SCHEMA_RMSNORM_FORWARD,
     HF_SCHEMA_RMSNORM_BACKWARD,
+    HF_SCHEMA_RESIDUAL_RMSNORM,
+    HF_SCHEMA_RESIDUAL_LAYERNORM,
     HF_SCHEMA_ROTARY,
     HF_SCHEMA_ATTENTION_FORWARD,
     HF_SCHEMA_ATTENTION_BACKWARD,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/composed.h"
 #include "kernels/cpu/lists.h"
 #include "kernels/plugin.h"
 #include "runtime/core/text.h"
@@ -42,6 +43,11 @@ void drop_unreachable(std::vector<const Implementation*>& order) {
       std::ranges::find_if(order, [](const Implementation* each) { return each->computes_all(); });
   HF_CHECK(supports_all != order.end(), "some arguments of an op have no implementation");
   order.erase(supports_all + 1, order.end());
+}
+
+// Returns " where one is named, else tree_sum and ..." for a composed op, which is launched there alone.
+std::string where_launched(OpId op) {
+  return is_composed(op) ? fmt::format(", where it is named; elsewhere {}", parts_text(op)) : "";
 }
 
 std::string why_default(const KernelChoice& choice, CpuIsa isa, bool only_one) {
@@ -257,7 +263,8 @@ Result<KernelTable> KernelRegistry::choose(const KernelTarget& target,
     std::vector<const Implementation*> defaults = of(op);  // of any processor
     std::erase_if(defaults, [](const Implementation* each) { return each->preference < 0; });
     choice.why =
-        why_default(choice, isa, names_of(defaults, {.isa = CpuIsa::amx, .gpu = target.gpu}).size() == 1);
+        why_default(choice, isa, names_of(defaults, {.isa = CpuIsa::amx, .gpu = target.gpu}).size() == 1) +
+        where_launched(op);
   }
   // The rules last: where theirs does not compute a call, the choice for the whole op does.
   for (const bool is_rule : {false, true}) {

@@ -15,6 +15,7 @@
 #include "kernels/norm.h"
 #include "kernels/op.h"
 #include "kernels/optimizer.h"
+#include "kernels/residual_norm.h"
 #include "kernels/rotary.h"
 #include "kernels/tree_sum.h"
 #include "runtime/core/check.h"

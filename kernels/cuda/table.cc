@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "kernels/composed.h"
 #include "kernels/cuda/lists.h"
 #include "kernels/cuda/matmul_cache.h"
 #include "kernels/cuda/ops.h"
@@ -31,6 +32,35 @@ constexpr Function prepare_of(OpId op) {
   }
 }
 
+consteval Function run_of(OpId op) {
+#define HF_RUN_OF(op, contract, op_class) \
+  case OpId::op:                          \
+    return run_##op;
+  switch (op) {
+    HF_OPS(HF_RUN_OF)
+    case OpId::count:
+      break;
+  }
+#undef HF_RUN_OF
+  return nullptr;
+}
+
+template <ComposedOp Op>
+void run_parts(Context& context, const void* arguments) {
+  Op::visit_parts(*static_cast<const Op*>(arguments), [&context]<typename Part>(const Part& part) {
+    constexpr Function run = run_of(Part::id);
+    run(context, &part);
+  });
+}
+
+template <ComposedOp Op>
+void prepare_parts(Context& context, const void* arguments) {
+  Op::visit_parts(*static_cast<const Op*>(arguments), [&context]<typename Part>(const Part& part) {
+    constexpr Function prepare = prepare_of(Part::id);
+    if constexpr (prepare != nullptr) prepare(context, &part);
+  });
+}
+
 // A contract says has_bits_of_cpu where the kernel rounds the same operations in the same order as the CPU's.
 template <typename Op>
 constexpr Implementation kernel(Function run) {
@@ -43,6 +73,11 @@ constexpr Implementation kernel(Function run) {
   };
   result.cuda_prepare = prepare_of(Op::id);
   result.cuda_run = run;
+  if constexpr (ComposedOp<Op>) {
+    result.what = "the own kernels of its parts, one after the other";
+    result.cuda_prepare = prepare_parts<Op>;
+    result.cuda_run = run_parts<Op>;
+  }
   return result;
 }
 

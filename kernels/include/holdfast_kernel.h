@@ -37,7 +37,8 @@ enum { HF_FP32 = 0, HF_BF16 = 1, HF_INT32 = 2, HF_FP64 = 3 };
 enum {
   HF_SAME_BITS_TWICE = 1,  // the same arguments give the same bits in every run
   HF_LAYOUT_FREE = 2,      // and on every number of threads, at every address: in every layout of a run
-  HF_GRAPH_SAFE = 4        // for a GPU: a launch may be recorded once and repeated
+  HF_GRAPH_SAFE = 4,       // for a GPU: a launch may be recorded once and repeated
+  HF_BITS_OF_PARTS = 8     // of an op that is others in turn: their bits, as Holdfast's own kernels have them
 };
 
 // A part of a kernel's work: part `index`, on thread `thread` of the team.
@@ -452,6 +453,56 @@ typedef struct hf_rmsnorm_backward {
   uint8_t dtype;  // HF_FP32 or HF_BF16
 } hf_rmsnorm_backward;
 #define HF_SCHEMA_RMSNORM_BACKWARD UINT64_C(0xd74aced2e33f1328)
+
+// === op residual_rmsnorm ===
+//
+// The sum that ends a branch of a block, and the norm of it that begins the next one, in one op. It is composed
+// (kernels/composed.h): tree_sum and then a norm, with the roundings of both. `sum` is what tree_sum stores, rounded to
+// dtype, and the norm is that of these numbers, so a kernel that keeps them in registers rounds them there.
+//
+// Computes sum = tree of the parts, ((p0 + p1) + (p2 + p3)) + ..., (+ bias) + residual, each addition rounded to fp32, and y =
+// RMSNorm of the sum. Nothing is the same memory.
+typedef struct hf_residual_rmsnorm {
+  const float* parts[16];  // read, fp32, rows * width elements; each (rows, width)
+  int32_t part_count;      // a power of two
+  const void* bias;        // read, dtype, width elements, or NULL; of the sum: dtype; (width), or NULL
+  const void* residual;    // read, dtype, rows * width elements; (rows, width)
+  const void* weight;      // read, dtype, width elements; of the norm: dtype; (width)
+  void* sum;               // written, dtype, rows * width elements; (rows, width)
+  void* y;                 // written, dtype, rows * width elements; (rows, width)
+  float* rstd;             // written, fp32, rows elements; (rows), kept for backward
+  int64_t rows;
+  int64_t width;
+  float epsilon;
+  uint8_t dtype;  // HF_FP32 or HF_BF16
+} hf_residual_rmsnorm;
+#define HF_SCHEMA_RESIDUAL_RMSNORM UINT64_C(0xb33895fc02b5d3e5)
+
+// === op residual_layernorm ===
+//
+// The sum that ends a branch of a block, and the norm of it that begins the next one, in one op. It is composed
+// (kernels/composed.h): tree_sum and then a norm, with the roundings of both. `sum` is what tree_sum stores, rounded to
+// dtype, and the norm is that of these numbers, so a kernel that keeps them in registers rounds them there.
+//
+// Computes sum = tree of the parts, ((p0 + p1) + (p2 + p3)) + ..., (+ bias) + residual, each addition rounded to fp32, and y =
+// LayerNorm of the sum. Nothing is the same memory.
+typedef struct hf_residual_layernorm {
+  const float* parts[16];  // read, fp32, rows * width elements; each (rows, width)
+  int32_t part_count;      // a power of two
+  const void* bias;        // read, dtype, width elements, or NULL; of the sum: dtype; (width), or NULL
+  const void* residual;    // read, dtype, rows * width elements; (rows, width)
+  const void* weight;      // read, dtype, width elements; of the norm: dtype; (width)
+  const void* norm_bias;   // read, dtype, width elements; likewise
+  void* sum;               // written, dtype, rows * width elements; (rows, width)
+  void* y;                 // written, dtype, rows * width elements; (rows, width)
+  float* mean;             // written, fp32, rows elements; (rows), kept for backward
+  float* rstd;             // written, fp32, rows elements; likewise
+  int64_t rows;
+  int64_t width;
+  float epsilon;
+  uint8_t dtype;  // HF_FP32 or HF_BF16
+} hf_residual_layernorm;
+#define HF_SCHEMA_RESIDUAL_LAYERNORM UINT64_C(0xe2a984460534d5e5)
 
 // === op rotary ===
 //

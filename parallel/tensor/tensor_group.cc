@@ -235,16 +235,20 @@ Result<TensorGroup::Scatter> TensorGroup::begin_sum(Device& device, const SliceS
                        std::as_writable_bytes(std::span(sums.arrivals, elements)), pieces_of(sums));
 }
 
-Result<void> TensorGroup::finish_sum(Device& device, const Scatter& own_sum, const SliceSums& sums,
-                                     const SumTarget& target) {
+TreeSum TensorGroup::sum_of(const SliceSums& sums, DType dtype) const {
+  return {.part_count = share_.ranks() == 1 ? share_.count : share_.ranks(),
+          .rows = own_rows(sums.rows),
+          .columns = sums.columns,
+          .dtype = dtype};
+}
+
+Result<TreeSum> TensorGroup::finish_piece(Device& device, const Scatter& own_sum, const SliceSums& sums,
+                                          const SumTarget& target, int piece) {
   const int ranks = share_.ranks();
-  TreeSum sum{.part_count = ranks == 1 ? share_.count : ranks,
-              .bias = target.bias,
-              .residual = target.residual,
-              .y = target.y,
-              .rows = own_rows(sums.rows),
-              .columns = sums.columns,
-              .dtype = target.dtype};
+  TreeSum sum = sum_of(sums, target.dtype);
+  sum.bias = target.bias;
+  sum.residual = target.residual;
+  sum.y = target.y;
   const std::int64_t own_elements = sum.rows * sums.columns;
   for (int part = 0; part < sum.part_count; ++part) {
     const bool own = part == share_.rank();
@@ -253,9 +257,15 @@ Result<void> TensorGroup::finish_sum(Device& device, const Scatter& own_sum, con
                                         : sums.arrivals + part * own_elements;
   }
   sum.rows /= own_sum.pieces;
+  if (ranks > 1) HF_TRY_VOID(finish_scatter(device, own_sum, piece));
+  return rows_of(sum, piece * sum.rows);
+}
+
+Result<void> TensorGroup::finish_sum(Device& device, const Scatter& own_sum, const SliceSums& sums,
+                                     const SumTarget& target) {
   for (int piece = 0; piece < own_sum.pieces; ++piece) {
-    if (ranks > 1) HF_TRY_VOID(finish_scatter(device, own_sum, piece));
-    device.launch(rows_of(sum, piece * sum.rows));
+    HF_TRY(const TreeSum sum, finish_piece(device, own_sum, sums, target, piece));
+    device.launch(sum);
   }
   return {};
 }

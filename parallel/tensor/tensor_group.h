@@ -106,6 +106,12 @@ class TensorGroup final : private QueueWatch {
   };
   Result<void> finish_sum(Device& device, const Scatter& own_sum, const SliceSums& sums,
                           const SumTarget& target);
+  // Finishes one piece of the exchange, and returns the sum of its rows for the caller to launch, alone or as part of
+  // another op; they come in their order. The first of its rows is `piece` times its number of them.
+  Result<TreeSum> finish_piece(Device& device, const Scatter& own_sum, const SliceSums& sums,
+                               const SumTarget& target, int piece);
+  // Returns the shape of the sum of this rank's rows, all in one piece.
+  TreeSum sum_of(const SliceSums& sums, DType dtype) const;
 
   // Waits until all exchanges are finished. Returns the first error of one of them, also an earlier one.
   Result<void> finish();

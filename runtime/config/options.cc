@@ -516,15 +516,18 @@ std::vector<Option> interval_options() {
   };
 }
 
-#define HF_KERNEL_OPTION(op, contract, op_class)                                   \
-  text(                                                                            \
-      "kernels." #op, [](Config & config) -> auto& {                               \
-        return config.kernels.implementations[static_cast<std::size_t>(OpId::op)]; \
-      },                                                                           \
-      kNumeric,                                                                    \
-      "Implementation that runs " #op                                              \
-      ", by a name that `holdfast check` lists; auto = the "                       \
-      "best for the processor"),
+#define HF_KERNEL_OPTION(op, contract, op_class)                                           \
+  text(                                                                                    \
+      "kernels." #op, [](Config & config) -> auto& {                                       \
+        return config.kernels.implementations[static_cast<std::size_t>(OpId::op)];         \
+      },                                                                                   \
+      kNumeric,                                                                            \
+      is_composed(OpId::op) ? "Implementation that runs " #op                              \
+                              " in place of the ops that it is in turn, by a name that "   \
+                              "`holdfast check` lists; auto = those run (docs/kernels.md)" \
+                            : "Implementation that runs " #op                              \
+                              ", by a name that `holdfast check` lists; auto = the "       \
+                              "best for the processor"),
 
 std::vector<Option> kernel_options() {
   return {

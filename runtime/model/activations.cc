@@ -60,6 +60,9 @@ ActivationMemory::ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, 
   sine_ = reserve(plan, "rotary.sine", rotary_elements, sizeof(float));
   if (stage.part.has_head) reserve_ends(train, plan);
   if (stage.tensor.slices > 1) reserve_slices(train, plan);
+  // Without tensor lanes the only sum is one of a composed op, of one part.
+  if (stage.tensor.slices == 1 && !spec.composed.empty())
+    parts_ = reserve(plan, "parts", rows * spec.width, sizeof(float));
   if (train && runs_through_frozen_norms())
     unused_norm_gradients_ = reserve(
         plan, "unused_norm_gradients",

@@ -231,9 +231,50 @@ void attend_backward(const BlockRun& run, const BlockActivations& a, void* dqkv_
   }
 }
 
+// Gathers all rows of what is as wide as the model, of which this rank has computed its own.
+Result<void> gather_rows(const BlockRun& run, void* whole_NC) {
+  const std::size_t row_bytes = static_cast<std::size_t>(run.slice.width) * bytes_of(run.slice.dtype);
+  return run.group.all_gather(
+      run.device, {static_cast<std::byte*>(whole_NC), static_cast<std::size_t>(run.rows()) * row_bytes});
+}
+
+// Returns whether the sum that makes mid and the norm of it are one op.
+bool is_mid_composed(const BlockRun& run, const Block& block) {
+  if (run.slice.composed.empty()) return false;
+  const CallPlace place{.layer = run.device.scope().layer, .part = OpScope::Part::feed_forward};
+  bool is_composed = false;
+  block.feed_forward_norm.visit_with_sum(
+      run.group.sum_of(run.sums(), run.slice.dtype), nullptr, {},
+      [&](const auto& op) { is_composed = run.slice.has_composed(op, place); });
+  return is_composed;
+}
+
+// Computes mid and its norm in one op, a piece of this rank's rows at a time, and gathers the norm's output.
+Result<void> finish_mid(const BlockRun& run, const Block& block, const BlockActivations& a,
+                        const TensorGroup::Scatter& begun) {
+  const std::int64_t first_row = run.group.first_row(run.rows());
+  const TensorGroup::SumTarget target{
+      .y = a.mid_NC, .bias = block.output.bias, .residual = a.x_NC, .dtype = run.slice.dtype};
+  for (int piece = 0; piece < begun.pieces; ++piece) {
+    HF_TRY(const TreeSum sum, run.group.finish_piece(run.device, begun, run.sums(), target, piece));
+    const std::int64_t row = piece * sum.rows;  // of this rank's
+    const Norm::Statistics& all = a.feed_forward_norm;
+    block.feed_forward_norm.visit_with_sum(
+        sum, row_at(run, a.normed_mid_NC, first_row + row, run.slice.width),
+        {.mean = all.mean == nullptr ? nullptr : all.mean + row, .rstd = all.rstd + row},
+        [&](const auto& op) { run.device.launch(op); });
+  }
+  return gather_rows(run, a.normed_mid_NC);
+}
+
 // mid -> active
-Result<void> forward_to_active(const BlockRun& run, const Block& block, const BlockActivations& a) {
-  HF_TRY_VOID(gathered_norm(run, block.feed_forward_norm, a.mid_NC, a.normed_mid_NC, a.feed_forward_norm));
+Result<void> forward_to_active(const BlockRun& run, const Block& block, const BlockActivations& a,
+                               const BegunMid& mid) {
+  if (mid.has_value()) {
+    HF_TRY_VOID(finish_mid(run, block, a, *mid));
+  } else {
+    HF_TRY_VOID(gathered_norm(run, block.feed_forward_norm, a.mid_NC, a.normed_mid_NC, a.feed_forward_norm));
+  }
   block.up.forward(run.device, a.normed_mid_NC, a.up, run.rows());
   activate(run, a);
   return {};
@@ -243,11 +284,9 @@ Result<void> forward_to_active(const BlockRun& run, const Block& block, const Bl
 
 Result<void> gathered_norm(const BlockRun& run, const Norm& norm, const void* x_NC, void* y_NC,
                            Norm::Statistics statistics) {
-  const std::size_t row_bytes = static_cast<std::size_t>(run.slice.width) * bytes_of(run.slice.dtype);
-  const auto first_row = static_cast<std::size_t>(run.group.first_row(run.rows()));
-  auto* const y = static_cast<std::byte*>(y_NC);
-  norm.forward(run.device, x_NC, y + first_row * row_bytes, statistics, run.own_rows());
-  return run.group.all_gather(run.device, {y, static_cast<std::size_t>(run.rows()) * row_bytes});
+  norm.forward(run.device, x_NC, row_at(run, y_NC, run.group.first_row(run.rows()), run.slice.width),
+               statistics, run.own_rows());
+  return gather_rows(run, y_NC);
 }
 
 Result<const void*> gather_gradient(const BlockRun& run, const void* d_NC) {
@@ -262,16 +301,22 @@ Result<const void*> gather_gradient(const BlockRun& run, const void* d_NC) {
   return static_cast<const void*>(all);
 }
 
-Result<void> attention_forward(const BlockRun& run, const Block& block, const BlockActivations& a) {
+Result<BegunMid> attention_forward(const BlockRun& run, const Block& block, const BlockActivations& a) {
   HF_TRY_VOID(gathered_norm(run, block.attention_norm, a.x_NC, a.normed_NC, a.attention_norm));
   block.qkv.forward(run.device, a.normed_NC, a.qkv, run.rows());
   attend(run, block, a);
-  return block.output.forward(run.device, run.group, run.sums(), a.attention, a.x_NC, a.mid_NC);
+  if (is_mid_composed(run, block)) {
+    HF_TRY(const TensorGroup::Scatter begun,
+           block.output.begin_forward(run.device, run.group, run.sums(), a.attention));
+    return BegunMid(begun);
+  }
+  HF_TRY_VOID(block.output.forward(run.device, run.group, run.sums(), a.attention, a.x_NC, a.mid_NC));
+  return BegunMid();
 }
 
 Result<void> feed_forward_forward(const BlockRun& run, const Block& block, const BlockActivations& a,
-                                  void* out_NC) {
-  HF_TRY_VOID(forward_to_active(run, block, a));
+                                  const BegunMid& mid, void* out_NC) {
+  HF_TRY_VOID(forward_to_active(run, block, a, mid));
   return block.down.forward(run.device, run.group, run.sums(), a.active, a.mid_NC, out_NC);
 }
 
@@ -279,8 +324,15 @@ Result<void> recompute_for_feed_forward(const BlockRun& run, const Block& block,
                                         Recompute recompute) {
   if (recompute == Recompute::none) return {};
   if (recompute == Recompute::full) {
-    HF_TRY_VOID(attention_forward(run, block, a));
-    return forward_to_active(run, block, a);
+    // The kernels of each half are those of its forward.
+    OpScope of_attention = run.device.scope();
+    of_attention.part = OpScope::Part::attention;
+    BegunMid mid;
+    {
+      const OpScopeGuard guard(run.device.scope(), of_attention);
+      HF_TRY(mid, attention_forward(run, block, a));
+    }
+    return forward_to_active(run, block, a, mid);
   }
   HF_TRY_VOID(gathered_norm(run, block.feed_forward_norm, a.mid_NC, a.normed_mid_NC, a.feed_forward_norm));
   activate(run, a);

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "runtime/core/memory_plan.h"
@@ -123,12 +124,17 @@ Result<void> gathered_norm(const BlockRun& run, const Norm& norm, const void* x_
 // Gathers all rows of a gradient of which this rank has its own; returns d_NC itself in a group of one.
 Result<const void*> gather_gradient(const BlockRun& run, const void* d_NC);
 
+// The sum that makes mid, begun in the attention half, where the feed-forward half computes it together with its norm
+// (ModelSpec::composed); else nothing, and mid is there.
+using BegunMid = std::optional<TensorGroup::Scatter>;
+
 // Computes x -> mid -> out. The two halves are two calls, because the parameters of each half may arrive as
 // late as its launch. The first reads activations.x_NC, both fill the rest, the second writes the block's
 // output.
-Result<void> attention_forward(const BlockRun& run, const Block& block, const BlockActivations& activations);
+Result<BegunMid> attention_forward(const BlockRun& run, const Block& block,
+                                   const BlockActivations& activations);
 Result<void> feed_forward_forward(const BlockRun& run, const Block& block,
-                                  const BlockActivations& activations, void* out_NC);
+                                  const BlockActivations& activations, const BegunMid& mid, void* out_NC);
 
 // Computes again what the backward of a half of the block reads and the blocks share; called before that
 // backward. With Recompute::full the first call does it for both halves.

@@ -121,6 +121,16 @@ void ColumnLinear::weight_gradients(Device& device, const void* x_NI, const void
   }
 }
 
+Result<TensorGroup::Scatter> RowLinear::begin_forward(Device& device, TensorGroup& group,
+                                                      const SliceSums& sums, const void* x) const {
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const Linear& slice = slices[i];
+    slice.forward(device, part_of(x, i, sums.rows * slice.inputs, slice.dtype),
+                  part_of(sums.parts, i, sums.rows * slice.outputs, DType::fp32), sums.rows, DType::fp32);
+  }
+  return group.begin_sum(device, sums);
+}
+
 Result<void> RowLinear::forward(Device& device, TensorGroup& group, const SliceSums& sums, const void* x,
                                 const void* residual_NO, void* y_NO) const {
   if (group.share().slices == 1) {
@@ -129,12 +139,7 @@ Result<void> RowLinear::forward(Device& device, TensorGroup& group, const SliceS
     whole.forward(device, x, y_NO, sums.rows, whole.dtype, residual_NO);
     return {};
   }
-  for (std::size_t i = 0; i < slices.size(); ++i) {
-    const Linear& slice = slices[i];
-    slice.forward(device, part_of(x, i, sums.rows * slice.inputs, slice.dtype),
-                  part_of(sums.parts, i, sums.rows * slice.outputs, DType::fp32), sums.rows, DType::fp32);
-  }
-  HF_TRY(const TensorGroup::Scatter own_sum, group.begin_sum(device, sums));
+  HF_TRY(const TensorGroup::Scatter own_sum, begin_forward(device, group, sums, x));
   return group.finish_sum(device, own_sum, sums,
                           {.y = y_NO, .bias = bias, .residual = residual_NO, .dtype = slices.front().dtype});
 }
@@ -161,26 +166,35 @@ void RowLinear::weight_gradients(Device& device, const void* x, const void* dy_N
 void Norm::forward(Device& device, const void* x_NC, void* y_NC, Statistics statistics,
                    std::int64_t rows) const {
   if (kind == NormKind::layer_norm) {
-    device.launch(LayerNormForward{.x = x_NC,
-                                   .weight = weight,
-                                   .bias = bias,
-                                   .y = y_NC,
-                                   .mean = statistics.mean,
-                                   .rstd = statistics.rstd,
-                                   .rows = rows,
-                                   .width = width,
-                                   .epsilon = epsilon,
-                                   .dtype = dtype});
+    device.launch(layer_norm(x_NC, y_NC, statistics, rows));
   } else {
-    device.launch(RmsNormForward{.x = x_NC,
-                                 .weight = weight,
-                                 .y = y_NC,
-                                 .rstd = statistics.rstd,
-                                 .rows = rows,
-                                 .width = width,
-                                 .epsilon = epsilon,
-                                 .dtype = dtype});
+    device.launch(rms_norm(x_NC, y_NC, statistics, rows));
   }
+}
+
+LayerNormForward Norm::layer_norm(const void* x_NC, void* y_NC, Statistics statistics,
+                                  std::int64_t rows) const {
+  return {.x = x_NC,
+          .weight = weight,
+          .bias = bias,
+          .y = y_NC,
+          .mean = statistics.mean,
+          .rstd = statistics.rstd,
+          .rows = rows,
+          .width = width,
+          .epsilon = epsilon,
+          .dtype = dtype};
+}
+
+RmsNormForward Norm::rms_norm(const void* x_NC, void* y_NC, Statistics statistics, std::int64_t rows) const {
+  return {.x = x_NC,
+          .weight = weight,
+          .y = y_NC,
+          .rstd = statistics.rstd,
+          .rows = rows,
+          .width = width,
+          .epsilon = epsilon,
+          .dtype = dtype};
 }
 
 Norm::WeightGradients Norm::weight_gradients_of(int slice) const {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/residual_norm.h"
 #include "parallel/tensor/tensor_group.h"
 #include "runtime/core/tensor.h"
 #include "runtime/device/device.h"
@@ -72,6 +73,10 @@ struct RowLinear {
   std::vector<Linear> slices;  // without the bias
   const void* bias = nullptr;
 
+  // Computes the partial results of the slices, and begins to exchange them: the first half of forward() with
+  // more than one slice, and of a forward whose sum is part of another op with any number.
+  Result<TensorGroup::Scatter> begin_forward(Device& device, TensorGroup& group, const SliceSums& sums,
+                                             const void* x) const;
   // Computes y = x W^T + bias + residual (own rows, outputs), rounded once for any number of slices.
   Result<void> forward(Device& device, TensorGroup& group, const SliceSums& sums, const void* x,
                        const void* residual_NO, void* y_NO) const;
@@ -112,6 +117,15 @@ struct Norm {
     float* rstd = nullptr;
   };
   void forward(Device& device, const void* x_NC, void* y_NC, Statistics statistics, std::int64_t rows) const;
+  // Calls visit(op) with the composed op that computes a sum and the norm of it.
+  template <typename Visit>
+  void visit_with_sum(const TreeSum& sum, void* y_NC, Statistics statistics, const Visit& visit) const {
+    if (kind == NormKind::layer_norm) {
+      visit(ResidualLayerNorm::of(sum, layer_norm(sum.y, y_NC, statistics, sum.rows)));
+    } else {
+      visit(ResidualRmsNorm::of(sum, rms_norm(sum.y, y_NC, statistics, sum.rows)));
+    }
+  }
   struct Gradients {
     const void* dy_NC = nullptr;
     const void* dresidual_NC = nullptr;  // or null; may be the same memory as dx
@@ -127,6 +141,8 @@ struct Norm {
   Result<void> sum_slices(Device& device, TensorGroup& group) const;
 
  private:
+  LayerNormForward layer_norm(const void* x_NC, void* y_NC, Statistics statistics, std::int64_t rows) const;
+  RmsNormForward rms_norm(const void* x_NC, void* y_NC, Statistics statistics, std::int64_t rows) const;
   static constexpr int vectors_max = 3;
   // Holds the gradients of weight, bias and the branch's bias; those from gradient_vectors() on are null.
   using WeightGradients = std::array<float*, vectors_max>;

@@ -270,10 +270,10 @@ Result<void> Model::forward(Device& device, const TokenBatch& batch, int microba
     const BlockActivations activations = block_activations(microbatch, i);
     enter(device, OpScope::Part::attention, layer_of(i));
     HF_TRY_VOID(wait_for_parameters(block_buckets_[i].attention));
-    HF_TRY_VOID(attention_forward(run, blocks_[i], activations));
+    HF_TRY(const BegunMid mid, attention_forward(run, blocks_[i], activations));
     enter(device, OpScope::Part::feed_forward, layer_of(i));
     HF_TRY_VOID(wait_for_parameters(block_buckets_[i].feed_forward));
-    HF_TRY_VOID(feed_forward_forward(run, blocks_[i], activations, residual(microbatch, i + 1)));
+    HF_TRY_VOID(feed_forward_forward(run, blocks_[i], activations, mid, residual(microbatch, i + 1)));
   }
   return {};
 }

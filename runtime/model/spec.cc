@@ -9,6 +9,7 @@
 #include <ranges>
 #include <string_view>
 
+#include "kernels/registry.h"
 #include "runtime/config/loader.h"
 
 namespace holdfast::model {
@@ -137,6 +138,39 @@ std::vector<SliceRun> runs_of_slice(const ParameterSpec& parameter, int slice, i
   return runs;
 }
 
+bool may_compose(OpId op, std::string_view name, Recompute recompute) {
+  if (recompute != Recompute::selective) return true;
+  return std::ranges::any_of(kernel_registry().of(op), [name](const Implementation* each) {
+    return each->name == name && each->same_bits_as_portable;
+  });
+}
+
+namespace {
+
+// Returns the calls of composed ops for which an implementation is named.
+std::vector<ModelSpec::ComposedCalls> composed_calls(const Config& config) {
+  const Recompute recompute = recompute_of(config);
+  std::vector<ModelSpec::ComposedCalls> calls;
+  for (std::size_t index = 0; index < op_count; ++index) {
+    const auto op = static_cast<OpId>(index);
+    if (!is_composed(op)) continue;
+    const std::string& name = config.kernels.implementations[index];
+    if (name != "auto" && may_compose(op, name, recompute)) calls.push_back({.op = op, .filter = {}});
+    for (const KernelRuleConfig& rule : config.kernels.rules) {
+      if (rule.op != name_of(op) || !may_compose(op, rule.use, recompute)) continue;
+      std::vector<ShapeCondition> where;
+      for (const ShapeConditionConfig& each : rule.where)
+        where.push_back({.field = each.field, .value = each.value});
+      // The registry refuses those that are no rules.
+      Result<CallFilter> filter = CallFilter::parse(op, rule.layers, where);
+      if (filter.ok()) calls.push_back({.op = op, .filter = std::move(filter).value()});
+    }
+  }
+  return calls;
+}
+
+}  // namespace
+
 ModelSpec make_model_spec(const Config& config) {
   const ModelConfig& model = config.model;
   ModelSpec spec;
@@ -171,6 +205,7 @@ ModelSpec make_model_spec(const Config& config) {
   Result<FreezeList> freeze = parse_freeze_list(config.model.freeze);
   HF_CHECK(freeze.ok(), "{}", freeze.error().message);  // check_config has parsed it
   spec.freeze = std::move(freeze).value();
+  spec.composed = composed_calls(config);
   return spec;
 }
 

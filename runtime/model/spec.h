@@ -3,11 +3,15 @@
 // from it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "kernels/call_filter.h"
+#include "kernels/composed.h"
 #include "parallel/data/buckets.h"
 #include "parallel/group/mesh.h"
 #include "runtime/config/config.h"
@@ -54,6 +58,21 @@ struct ModelSpec {
   // order of sums, so it belongs to the run and not to the ranks.
   int tensor_lanes = 1;
   FreezeList freeze = {};  // tensors that training leaves as they are
+  // ComposedCalls are calls of a composed op (kernels/composed.h) for which the config names an implementation: there the
+  // model launches the op, and its parts elsewhere.
+  struct ComposedCalls {
+    OpId op = OpId::count;
+    CallFilter filter;
+  };
+  std::vector<ComposedCalls> composed = {};
+
+  // Returns whether a call of a composed op is one of these. Its arrays are not asked for.
+  template <ComposedOp Op>
+  bool has_composed(const Op& op, const CallPlace& place) const {
+    return std::ranges::any_of(composed, [&](const ComposedCalls& each) {
+      return each.op == Op::id && each.filter.has(place, &op);
+    });
+  }
 
   std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_size; }
   std::int64_t attention_width() const { return heads * head_size; }
@@ -65,6 +84,11 @@ struct ModelSpec {
   // (`vocabulary` is the padded one's).
   ModelSpec slice() const;
 };
+
+// Returns whether a model launches a composed op where this implementation of it is named. With Recompute::selective a
+// backward computes norms alone, so that an op with a norm in it has to have the bits of its parts, which of a plug-in
+// nobody knows.
+bool may_compose(OpId op, std::string_view name, Recompute recompute);
 
 // A part of the model: neighbouring layers, perhaps with one of its ends, perhaps an end alone. A stage of a
 // pipeline has one part or, interleaved, several (parallel/pipeline/stage_split.h).

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/composed.h"
 #include "kernels/cpu/library_isa.h"
 #include "kernels/plugin_loader.h"
 
@@ -197,9 +198,16 @@ bool same_kernel_bits(const KernelsConfig& before, const KernelsConfig& after, O
   // Only what is asked of this op: other ops may have kernels of plug-ins, whose bits nobody knows here.
   const auto bits_on = [=](const KernelsConfig& kernels) -> Result<std::string> {
     KernelRequest request = own_request(kernels, {});
-    std::erase_if(request.requests,
-                  [op](const KernelPreference& each) { return each.op != op || each.every > 0; });
+    const std::span<const OpId> parts = parts_of(op);
+    std::erase_if(request.requests, [&](const KernelPreference& each) {
+      return (each.op != op && std::ranges::find(parts, each.op) == parts.end()) || each.every > 0;
+    });
     HF_TRY(const KernelTable table, kernel_registry().choose(request.isa, request.requests));
+    // The kernels of the parts decide the bits of the calls where a composed op is not launched.
+    for (const OpId part : parts) {
+      if (!bits_of(table[static_cast<std::size_t>(part)], precision).empty())
+        return fail(ExitCode::config, "{} has bits of its own", name_of(part));
+    }
     return bits_of(table[static_cast<std::size_t>(op)], precision);
   };
   const Result<std::string> bits_before = bits_on(before), bits_after = bits_on(after);

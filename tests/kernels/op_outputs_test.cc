@@ -168,6 +168,40 @@ void OpOutputsTest::norms() {
                                              .width = 4,
                                              .dtype = dtype};
                    });
+    expect_outputs(
+        {some(24), some(12, dtype), some(4, dtype), canary(16, dtype), canary(16, dtype), canary(4)},
+        [&](Tensors& t) {
+          ResidualRmsNorm op{.part_count = 2,
+                             .residual = t[1].data(),
+                             .weight = t[2].data(),
+                             .sum = t[3].data(),
+                             .y = t[4].data(),
+                             .rstd = t[5].as<float>(),
+                             .rows = 3,
+                             .width = 4,
+                             .dtype = dtype};
+          op.parts[0] = t[0].as<float>();
+          op.parts[1] = t[0].as<float>() + 12;
+          return op;
+        });
+    expect_outputs({some(24), some(12, dtype), some(4, dtype), canary(16, dtype), canary(16, dtype),
+                    canary(4), canary(4)},
+                   [&](Tensors& t) {
+                     ResidualLayerNorm op{.part_count = 2,
+                                          .residual = t[1].data(),
+                                          .weight = t[2].data(),
+                                          .norm_bias = t[2].data(),
+                                          .sum = t[3].data(),
+                                          .y = t[4].data(),
+                                          .mean = t[6].as<float>(),
+                                          .rstd = t[5].as<float>(),
+                                          .rows = 3,
+                                          .width = 4,
+                                          .dtype = dtype};
+                     op.parts[0] = t[0].as<float>();
+                     op.parts[1] = t[0].as<float>() + 12;
+                     return op;
+                   });
     expect_outputs({some(12, dtype), some(4, dtype), canary(16, dtype), canary(4)}, [&](Tensors& t) {
       return RmsNormForward{.x = t[0].data(),
                             .weight = t[1].data(),

@@ -83,6 +83,18 @@ TEST(KernelBits, AreTheSameInTheFamilyOfPortable) {
   EXPECT_FALSE(same_kernel_bits(usual.kernels, other.kernels, OpId::rotary, DType::fp32));
 }
 
+// Where a composed op is not launched, the kernels of its parts decide the bits.
+TEST(KernelBits, OfAComposedOpAreThoseOfItsPartsAlone) {
+  Config usual, other;
+  implementation_of(other, OpId::residual_rmsnorm) = "portable";
+  EXPECT_TRUE(same_kernel_bits(usual.kernels, other.kernels, OpId::residual_rmsnorm, DType::bf16));
+  implementation_of(other, OpId::residual_rmsnorm) = "reference";
+  EXPECT_FALSE(same_kernel_bits(usual.kernels, other.kernels, OpId::residual_rmsnorm, DType::fp32));
+  implementation_of(other, OpId::residual_rmsnorm) = "portable";
+  for (Config* const each : {&usual, &other}) implementation_of(*each, OpId::rmsnorm_forward) = "reference";
+  EXPECT_FALSE(same_kernel_bits(usual.kernels, other.kernels, OpId::residual_rmsnorm, DType::fp32));
+}
+
 class KernelChoiceTest : public TrainingTest {
  protected:
   static constexpr const char* short_run = "training.steps=6";

@@ -1,5 +1,6 @@
 """Kernels for some calls of an op ([[kernels.rules]]), by layer and by shape, and beside those of a run ([[kernels.shadow]])."""
 import re
+import subprocess
 import unittest
 
 import errors_test
@@ -213,6 +214,91 @@ class ShadowTest(unittest.TestCase):
                 self.assertRegex(done.stdout, says)
 
 
+class ComposedTest(unittest.TestCase):
+    """A plug-in for an op that is others in turn: it computes where it is named, and its parts do elsewhere."""
+    NAMED = '[kernels]\nplugins = ["residual/kernel.so"]\nresidual_rmsnorm = "mine"\n'
+
+    def setUp(self):
+        self.scene = harness.Scene(steps=6)
+        self.addCleanup(self.scene.close)
+        folder = self.scene.directory / "residual"
+        harness.program_output("kernel", "new", "residual_rmsnorm", "--lang", "cpp", "--out", folder)
+        made = subprocess.run(["make", "-C", str(folder)], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(made.returncode, 0, made.stdout + made.stderr)
+        self.file = folder / "kernel.so"
+        self.plain = self.scene.directory / "plain.toml"
+        self.plain.write_text(self.scene.config.read_text())
+        self.scene.config.write_text(self.scene.config.read_text() + self.NAMED)
+
+    def trained(self, name, *overrides, ranks=1):
+        run = self.scene.run(name)
+        run.start(ranks, overrides=overrides).expect_exit(0)
+        return run
+
+    def test_same_bits_in_every_layout_and_after_a_kill(self):
+        for lanes in (1, 2):
+            words = [f"--parallel.tensor_lanes={lanes}"]
+            parts = self.trained(f"parts-{lanes}", *words, "--kernels.residual_rmsnorm=auto")
+            for own in ("portable", "parts"):
+                self.assertEqual(self.trained(f"{own}-{lanes}", *words, f"--kernels.residual_rmsnorm={own}").digest(), parts.digest())
+            mine = self.trained(f"mine-{lanes}", *words)
+            self.assertNotEqual(mine.digest(), parts.digest(), "its norm is in double")
+            self.assertRegex((mine.checkpoints()[-1] / "manifest.json").read_text(), r"residual_rmsnorm mine [0-9a-f]{16}")
+            layouts = [("data", 2, []), ("pipeline", 2, ["--parallel.pipeline=2"]), ("recompute", 1, ["--training.recompute=full"])]
+            for name, ranks, layout in layouts + [("tensor", 2, ["--parallel.tensor=2"])] * (lanes - 1):
+                with self.subTest(name, lanes=lanes):
+                    self.assertEqual(self.trained(f"{name}-{lanes}", *words, *layout, ranks=ranks).digest(), mine.digest())
+            killed = self.scene.run(f"killed-{lanes}")
+            killed.start(1, overrides=words, faults="step.end@4=kill:0").wait()
+            again = killed.start(1, overrides=words)
+            again.expect_exit(0)
+            self.assertNotIn("numeric", again.output())
+            self.assertEqual(killed.digest(), mine.digest())
+        self.assertIn("comparison same bits", harness.program_output("replay", mine.directory, "--step", 5, f"--kernels.plugins={self.file}"))
+        changed = mine.start(1, overrides=[*words, "--training.steps=8", "--kernels.residual_rmsnorm=auto"])
+        changed.expect_exit(0)
+        self.assertRegex(changed.output(), r'kernels.residual_rmsnorm: "mine" -> "auto"  \(numeric')
+        same = parts.start(1, overrides=[*words, "--training.steps=8", "--kernels.residual_rmsnorm=portable"])
+        same.expect_exit(0)
+        self.assertNotIn("numeric", same.output())
+
+    def test_the_kit_knows_it(self):
+        checked = harness.call_program("kernel", "check", self.file)
+        self.assertEqual(checked.returncode, 0, checked.stdout)
+        self.assertRegex(checked.stdout, r"and in \d+ calls cut in two; others than its parts")
+        compared = harness.call_program("kernel", "ab", self.plain, "--steps=2", "--from=start", f"--plugin={self.file}")
+        self.assertEqual(compared.returncode, 0, compared.stdout)
+        self.assertRegex(compared.stdout, r"residual_rmsnorm: A parts, B mine\n")
+        self.assertRegex(compared.stdout, r"first in result [12] of residual_rmsnorm in layers.0.feed_forward")
+        same = harness.call_program("kernel", "ab", self.plain, "--steps=2", "--from=start",
+                                    '--kernels.rules=[{op="residual_rmsnorm",layers="1",use="portable"}]')
+        self.assertEqual(same.returncode, 0, same.stdout)
+        self.assertNotIn("first in result", same.stdout)
+        run = self.trained("run", "--kernels.shadow=[{op='residual_rmsnorm',use='portable',every=3}]")
+        found = run.events("kernel_shadow")
+        self.assertEqual({(each["step"], each["layer"], each["kernel"]) for each in found}, {(step, layer, "portable") for step in (3, 6) for layer in (0, 1)})
+        trace = self.scene.directory / "trace"
+        done = harness.call_program("kernel", "trace", run.directory, "--steps=5", "--ops=residual_rmsnorm", "--out", trace, f"--kernels.plugins={self.file}")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual(harness.call_program("kernel", "check", self.file, "--trace", trace).returncode, 0)
+
+    def test_a_kernel_that_rounds_elsewhere_is_wrong(self):
+        """The norm of a sum before it is rounded, and a tree in another order."""
+        source = self.file.parent / "kernel.cc"
+        text = source.read_text()
+        for before, after, says in [("double(get(sum, i)) * get(sum, i)", "double(value) * value", r"wrong: .* of rstd is"),
+                                    ("tree(parts, count / 2, i) + tree(parts + count / 2, count / 2, i)", "tree(parts, count - 1, i) + parts[count - 1][i]",
+                                     r"wrong: .* of sum has not the bits of \w+, and the contract of residual_rmsnorm leaves no choice"),
+                                    ("HF_SAME_BITS_TWICE | HF_LAYOUT_FREE", "HF_SAME_BITS_TWICE | HF_LAYOUT_FREE | HF_BITS_OF_PARTS", r"breaks the promise HF_BITS_OF_PARTS")]:
+            with self.subTest(after):
+                self.assertIn(before, text)
+                source.write_text(text.replace(before, after))
+                subprocess.run(["make", "-C", str(source.parent)], capture_output=True, timeout=60, check=True)
+                checked = harness.call_program("kernel", "check", self.file)
+                self.assertEqual(checked.returncode, 1, checked.stdout)
+                self.assertRegex(checked.stdout, says)
+
+
 class FaultsTest(unittest.TestCase):
     """Rules and shadows in runs that lose ranks and get new ones, have a spare, several parts of the model on a stage, or several hosts:
     each call has its kernel and is compared once, whoever computes it."""
@@ -296,8 +382,13 @@ class BadRuleTest(unittest.TestCase):
         "rule-bad-shape": '{op="rotary",use="portable",where={rows="four"}}',
         "rule-no-such-shape": '{op="rotary",use="portable",where={rows=5}}',
         "rule-no-such-call": '{op="gelu_forward",use="portable"}',
+        "rule-no-place": '{op="residual_rmsnorm",use="portable"}',
+        "rule-recompute": '{op="residual_rmsnorm",use="reference"}',
         "rule-contradiction": '{op="rotary",use="portable",layers="0"},{op="rotary",use="reference"}',
     }
+
+    # What else the run has.
+    WORDS = {"rule-no-place": ["--model.style=gpt2"], "rule-recompute": ["--training.recompute=selective"]}
 
     def test_every_row(self):
         self.assertEqual(set(self.RULES), set(ROWS))
@@ -305,7 +396,7 @@ class BadRuleTest(unittest.TestCase):
             for name, rules in self.RULES.items():
                 for command in (["check"], ["train"]):
                     with self.subTest(name, command=command):
-                        done = harness.call_program(*command, scene.config, f"--run.directory={scene.directory}/run", f"--kernels.rules=[{rules}]")
+                        done = harness.call_program(*command, scene.config, f"--run.directory={scene.directory}/run", f"--kernels.rules=[{rules}]", *self.WORDS.get(name, []))
                         self.assertEqual(done.returncode, ROWS[name].code, done.stdout)
                         self.assertRegex(done.stdout, ROWS[name].pattern)
                         self.assertFalse(re.search(r"^step ", done.stdout, re.MULTILINE))

@@ -16,7 +16,7 @@ from pathlib import Path
 import errors_test
 import harness
 
-WHOLE = ["bias_gradient", "layernorm_forward", "rmsnorm_forward", "gelu_forward", "swiglu_forward", "swiglu_backward", "add", "accumulate"]
+WHOLE = ["bias_gradient", "layernorm_forward", "rmsnorm_forward", "residual_rmsnorm", "gelu_forward", "swiglu_forward", "swiglu_backward", "add", "accumulate"]
 ROWS = errors_test.read_table(lambda heading: heading == errors_test.PLUGINS)
 HEADER = harness.ROOT / "kernels/include/holdfast_kernel.h"
 

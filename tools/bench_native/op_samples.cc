@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "kernels/composed.h"
 #include "kernels/visit_op.h"
 #include "runtime/config/loader.h"
 #include "runtime/config/presets.h"
@@ -192,6 +193,10 @@ class SampleCollector {
     }
     config.parallel.tensor_lanes = slices_of(config);
     if (source.ops == SampleSource::Ops::attention || config.parallel.tensor_lanes == 1) return {};
+    HF_TRY_VOID(add_step(source, config, called));
+    for (std::size_t index = 0; index < op_count; ++index) {
+      if (is_composed(static_cast<OpId>(index))) config.kernels.implementations[index] = "parts";
+    }
     return add_step(source, config, called);
   }
   std::vector<OpSample> take() { return std::move(samples_); }

@@ -45,6 +45,8 @@ CutSize cut_size(Op& op) {
     case OpId::cross_entropy_slice:
     case OpId::cross_entropy_gradient:
     case OpId::tree_sum:
+    case OpId::residual_layernorm:
+    case OpId::residual_rmsnorm:
     case OpId::copy_rows:
       if constexpr (requires { op.rows; }) return {&op.rows, 1};
       break;

@@ -69,9 +69,11 @@ std::string bits_text(const KernelVerdict& verdict) {
   if (!verdict.passed()) return "no difference found before the checks ended";
   return fmt::format(
       "the same on 1, 2, 3, 5 and 16 threads, at other addresses, three times beside a thread that disturbs, "
-      "{}",
-      verdict.cut > 0 ? fmt::format("and in {} calls cut in two", verdict.cut)
-                      : "and no call was cut in two");
+      "{}{}",
+      verdict.cut > 0 ? fmt::format("and in {} calls cut in two", verdict.cut) : "and no call was cut in two",
+      !verdict.is_of_parts    ? ""
+      : verdict.bits_of_parts ? "; those of its parts"
+                              : "; others than its parts");
 }
 
 std::string title_of(const KernelVerdict& verdict) {

@@ -30,6 +30,13 @@ bool is_small(const bench::OpCall& call, const measure::OperandContents& content
   return cost.flops <= most_flops && cost.bytes_moved() + table <= most_bytes;
 }
 
+// Gives a sum another number of parts: models have few, and the order of the tree shows from four on.
+void set_parts(auto& op, int count) {
+  static constexpr float places[TreeSum::parts_max] = {};  // addresses that stand for memory
+  op.part_count = count;
+  for (int i = 0; i < count; ++i) op.parts[i] = places + i;
+}
+
 // Gives an op sizes that no model has. Returns what its new sizes point to; null: nothing.
 using Lists = std::shared_ptr<const CallLists>;
 Lists set_odd(auto& op, std::int64_t rows, std::int64_t columns) {
@@ -66,6 +73,7 @@ Lists set_odd(auto& op, std::int64_t rows, std::int64_t columns) {
     return lists;
   } else if constexpr (requires { op.rows; }) {
     op.rows = rows;
+    if constexpr (requires { op.part_count; }) set_parts(op, rows < 3 ? 1 : rows < 17 ? 4 : op.parts_max);
     if constexpr (requires { op.row_stride; }) op.row_stride = columns + 5;
     if constexpr (requires { op.columns; }) op.columns = columns;
     if constexpr (requires { op.vocabulary; }) op.vocabulary = columns;

@@ -7,8 +7,10 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 
 #include "checkpoint/find_checkpoint.h"
+#include "kernels/composed.h"
 #include "kernels/plugin_loader.h"
 #include "parallel/local/local_communicator.h"
 #include "runtime/core/text.h"
@@ -134,6 +136,30 @@ Result<LoadedConfig> Experiment::load(const std::vector<Override>& overrides) co
   return loaded;
 }
 
+// Returns whether a config names an implementation of an op, for all calls or for some.
+bool is_chosen(const KernelsConfig& kernels, OpId op) {
+  return kernels.implementations[static_cast<std::size_t>(op)] != "auto" ||
+         std::ranges::any_of(kernels.rules,
+                             [op](const KernelRuleConfig& rule) { return rule.op == name_of(op); });
+}
+
+// Makes one side launch a composed op where only the other one does, by the kernels of its parts, which have the bits that
+// it had: so the sides have the same ops, and what differs is found at the op that makes it.
+void launch_alike(KernelsConfig& one, const KernelsConfig& other) {
+  for (std::size_t index = 0; index < op_count; ++index) {
+    const auto op = static_cast<OpId>(index);
+    const std::span<const OpId> parts = parts_of(op);
+    const auto chosen_here = [&one](OpId each) { return is_chosen(one, each); };
+    if (parts.empty() || chosen_here(op) || std::ranges::any_of(parts, chosen_here)) continue;
+    if (other.implementations[index] != "auto") one.implementations[index] = "parts";
+    for (KernelRuleConfig rule : other.rules) {
+      if (rule.op != name_of(op)) continue;
+      rule.use = "parts";
+      one.rules.push_back(std::move(rule));
+    }
+  }
+}
+
 // Returns the overrides of B: its plug-in beside those of the config, and the kernels that it has, unless others are named.
 Result<std::vector<Override>> Experiment::overrides_of_b() const {
   std::vector<Override> overrides = terms_.overrides;
@@ -170,6 +196,8 @@ Result<void> Experiment::read_configs() {
   if (!is_named("kernels.rules"))
     std::erase_if(config_b_->config.kernels.rules,
                   [&](const KernelRuleConfig& rule) { return is_named("kernels." + rule.op); });
+  launch_alike(config_a_->config.kernels, config_b_->config.kernels);
+  launch_alike(config_b_->config.kernels, config_a_->config.kernels);
   for (LoadedConfig* const each : {&*config_a_, &*config_b_}) each->config.kernels.shadows.clear();
   for (LoadedConfig* const each : {&*config_a_, &*config_b_}) {
     choose_layout(each->config.parallel, 1, terms_.overrides);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/composed.h"
 #include "kernels/plugin.h"
 #include "kernels/registry.h"
 #include "kernels/visit_op.h"
@@ -172,6 +173,7 @@ bool may_be_given(const Op& op, Values values) {
 // fixed order.
 bool has_fixed_bits(OpId op, std::string_view array) {
   constexpr OpId fixed[] = {OpId::add, OpId::accumulate, OpId::cast, OpId::tree_sum};
+  if (op == OpId::residual_layernorm || op == OpId::residual_rmsnorm) return array == "sum";
   return std::ranges::find(fixed, op) != std::end(fixed) && array != "square_sums";
 }
 
@@ -206,6 +208,7 @@ class KernelChecker {
     for (const int threads : thread_counts) runners_.push_back(std::make_unique<KernelRunner>(threads));
     verdict_.op = name_of(kernel.op);
     verdict_.name = kernel.name;
+    verdict_.is_of_parts = is_composed(kernel.op);
   }
 
   void check(const CheckShape& shape) {
@@ -240,6 +243,13 @@ class KernelChecker {
       verdict_.notes.emplace_back(
           "its bits were the same in all ways, also of calls cut in two; it can have the flag "
           "HF_LAYOUT_FREE");
+    if (!is_composed(kernel_.op) && (flags() & HF_BITS_OF_PARTS) != 0)
+      problem(fmt::format("it has the flag HF_BITS_OF_PARTS, and {} is no op of parts", verdict_.op));
+    if (is_composed(kernel_.op) && verdict_.bits_of_parts && verdict_.passed() &&
+        (flags() & HF_BITS_OF_PARTS) == 0)
+      verdict_.notes.push_back(
+          fmt::format("it has the bits of {} in all calls; it can have the flag HF_BITS_OF_PARTS",
+                      parts_text(kernel_.op)));
     return std::move(verdict_);
   }
   bool gives_up() const { return verdict_.problems.size() >= most_problems; }
@@ -311,11 +321,18 @@ class KernelChecker {
           errors.relative(), found.limits.relative));
       return;
     }
-    if (!has_fixed_bits(kernel_.op, found.array)) return;
-    if (const std::int64_t at = first_difference(actual, usual); at >= 0)
+    const std::int64_t at = first_difference(actual, usual);
+    if (at < 0) return;
+    verdict_.bits_of_parts = false;
+    if (has_fixed_bits(kernel_.op, found.array)) {
       problem(
           fmt::format("{}: element {} of {} has not the bits of {}, and the contract of {} leaves no choice",
                       found.call, at, found.array, found.default_name, verdict_.op));
+    } else if ((flags() & HF_BITS_OF_PARTS) != 0) {
+      problem(
+          fmt::format("{}: element {} of {} has not the bits of {}: it breaks the promise HF_BITS_OF_PARTS",
+                      found.call, at, found.array, parts_text(kernel_.op)));
+    }
   }
 
   void other_bits(const std::string& because, const std::string& where, bool twice) {
@@ -438,6 +455,7 @@ Json KernelVerdict::json() const {
           {"cut_in_two", cut},
           {"same_bits_twice", found(same_bits_twice, bits == computed && computed > 0)},
           {"layout_free", found(layout_free, bits == computed && cut > 0)},
+          {"bits_of_parts", is_of_parts ? found(bits_of_parts, bits == computed && computed > 0) : Json()},
           {"problems", problems},
           {"notes", notes},
           {"arrays", arrays}};

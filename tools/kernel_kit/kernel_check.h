@@ -40,6 +40,8 @@ struct KernelVerdict {
   int cut = 0;                            // calls that were compared with the same call cut in two
   int bits = 0;                           // calls that were compared with themselves in every other way
   bool same_bits_twice = true, layout_free = true;  // no difference was found; json() says what was not tried
+  bool is_of_parts = false;                         // the op is a composed one
+  bool bits_of_parts = true;                        // likewise: no difference from the default was found
   std::vector<std::string> problems = {};           // a sentence each; the kernel is wrong
   std::vector<std::string> notes = {};              // a sentence each; it is not
 

@@ -100,6 +100,13 @@ def streaming(call, device):
     return [Pass(call.bytes_moved)]
 
 
+@kernels_of("residual_layernorm", "residual_rmsnorm")
+def residual_norm(call, device):
+    """tree_sum.cu, then norm_forward.cu, which reads the sum again."""
+    of_norm = 2 * call.rows * call.width * BYTES[call.dtype]
+    return [Pass(call.bytes_moved - of_norm / 2), Pass(of_norm)]
+
+
 @kernels_of("fill_zero")
 def fill_zero(call, device):
     """elementwise.cu: cudaMemsetAsync."""

@@ -2,8 +2,10 @@
 
 #include "kernels/cpu/ops/cut.h"
 #include "kernels/cpu/ops/ops.h"
+#include "kernels/cpu/ops/tree_sum_rows.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/matmul.h"
+#include "kernels/residual_norm.h"
 
 namespace holdfast::kernels::cpu::HF_ISA {
 
@@ -17,7 +19,7 @@ float inverse_root(float square_sum, std::int64_t width, float epsilon) {
 }
 
 template <typename T>
-void layer_norm_row(const LayerNormForward& op, std::int64_t row) {
+void norm_row(const LayerNormForward& op, std::int64_t row) {
   const T* x = static_cast<const T*>(op.x) + row * op.width;
   const T* weight = static_cast<const T*>(op.weight);
   const T* bias = static_cast<const T*>(op.bias);
@@ -40,7 +42,7 @@ void layer_norm_row(const LayerNormForward& op, std::int64_t row) {
 }
 
 template <typename T>
-void rms_norm_row(const RmsNormForward& op, std::int64_t row) {
+void norm_row(const RmsNormForward& op, std::int64_t row) {
   const T* x = static_cast<const T*>(op.x) + row * op.width;
   const T* weight = static_cast<const T*>(op.weight);
   T* y = static_cast<T*>(op.y) + row * op.width;
@@ -54,6 +56,25 @@ void rms_norm_row(const RmsNormForward& op, std::int64_t row) {
     store(y + i, load(x + i, lanes) * rstd * load(weight + i, lanes), lanes);
   });
   op.rstd[row] = rstd;
+}
+
+// A row is added up and then normalised, while it is in the nearest cache.
+template <typename Op>
+void residual_norm(const Context& context, const Op& op) {
+  const TreeSum sum = Op::sum_of(op);
+  const auto norm = Op::norm_of(op);
+  for_dtype(op.dtype, [&](auto element) {
+    using T = decltype(element);
+    for_part_count(op.part_count, [&](auto part_count) {
+      constexpr int count = part_count;
+      for_chunks(context, op.rows, rows_per_chunk(op.width), [&](std::int64_t first, std::int64_t size) {
+        for (std::int64_t row = first; row < first + size; ++row) {
+          add_parts<count, T>(sum, row * op.width, op.width, static_cast<const T*>(op.bias));
+          norm_row<T>(norm, row);
+        }
+      });
+    });
+  });
 }
 
 // ---- backward
@@ -153,7 +174,7 @@ void run_layernorm_forward(const Context& context, const void* arguments) {
   const LayerNormForward& op = *static_cast<const LayerNormForward*>(arguments);
   for_dtype(op.dtype, [&](auto element) {
     for_chunks(context, op.rows, rows_per_chunk(op.width), [&](std::int64_t first, std::int64_t size) {
-      for (std::int64_t row = first; row < first + size; ++row) layer_norm_row<decltype(element)>(op, row);
+      for (std::int64_t row = first; row < first + size; ++row) norm_row<decltype(element)>(op, row);
     });
   });
 }
@@ -162,9 +183,17 @@ void run_rmsnorm_forward(const Context& context, const void* arguments) {
   const RmsNormForward& op = *static_cast<const RmsNormForward*>(arguments);
   for_dtype(op.dtype, [&](auto element) {
     for_chunks(context, op.rows, rows_per_chunk(op.width), [&](std::int64_t first, std::int64_t size) {
-      for (std::int64_t row = first; row < first + size; ++row) rms_norm_row<decltype(element)>(op, row);
+      for (std::int64_t row = first; row < first + size; ++row) norm_row<decltype(element)>(op, row);
     });
   });
+}
+
+void run_residual_layernorm(const Context& context, const void* arguments) {
+  residual_norm(context, *static_cast<const ResidualLayerNorm*>(arguments));
+}
+
+void run_residual_rmsnorm(const Context& context, const void* arguments) {
+  residual_norm(context, *static_cast<const ResidualRmsNorm*>(arguments));
 }
 
 void prepare_layernorm_backward(const Context& context, const void* arguments) {

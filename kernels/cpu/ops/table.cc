@@ -1,7 +1,11 @@
 // The kernels of one instruction set, for the registry (kernels/registry.h).
+#include <array>
+
+#include "kernels/composed.h"
 #include "kernels/cpu/lists.h"
 #include "kernels/cpu/matmul_cache.h"
 #include "kernels/cpu/ops/ops.h"
+#include "kernels/visit_op.h"
 
 namespace holdfast::kernels::cpu::HF_ISA {
 
@@ -31,7 +35,20 @@ consteval Function prepare_of(OpId op) {
   }
 }
 
-consteval Implementation kernel(OpId op, Function run) {
+consteval Function run_of(OpId op) {
+#define HF_RUN_OF(op, contract, op_class) \
+  case OpId::op:                          \
+    return run_##op;
+  switch (op) {
+    HF_OPS(HF_RUN_OF)
+    case OpId::count:
+      break;
+  }
+#undef HF_RUN_OF
+  return nullptr;
+}
+
+consteval Implementation kernel(OpId op) {
   Implementation result;
   result.op = op;
   result.name = HF_QUOTED(HF_ISA);
@@ -39,7 +56,7 @@ consteval Implementation kernel(OpId op, Function run) {
   result.needs = CpuIsa::HF_ISA;
   result.same_bits_as_portable = true;
   result.prepare = prepare_of(op);
-  result.run = run;
+  result.run = run_of(op);
   if (op != OpId::matmul) return result;
   result.what = "own blocks and tiles (kernels/cpu/gemm), compiled for " HF_QUOTED(HF_ISA);
   // The portable build has a lower preference: without an fma instruction, oneDNN is many times as fast.
@@ -59,12 +76,66 @@ consteval Implementation onednn_matmul() {
   return result;
 }
 
-#define HF_KERNEL(op, contract, op_class) kernel(OpId::op, run_##op),
-constexpr Implementation implementations[] = {HF_OPS(HF_KERNEL) onednn_matmul()};
+template <ComposedOp Op>
+void run_parts(const Context& context, const void* arguments) {
+  Op::visit_parts(*static_cast<const Op*>(arguments), [&context]<typename Part>(const Part& part) {
+    constexpr Function run = run_of(Part::id);
+    run(context, &part);
+  });
+}
+
+template <ComposedOp Op>
+void prepare_parts(const Context& context, const void* arguments) {
+  Op::visit_parts(*static_cast<const Op*>(arguments), [&context]<typename Part>(const Part& part) {
+    constexpr Function prepare = prepare_of(Part::id);
+    if constexpr (prepare != nullptr) prepare(context, &part);
+  });
+}
+
+// What a composed op is without a kernel of its own: what others of it are measured against.
+template <ComposedOp Op>
+consteval Implementation parts() {
+  Implementation result = kernel(Op::id);
+  result.name = "parts";
+  result.what = "the own kernels of its parts, one after the other";
+  result.preference = -1;
+  result.prepare = prepare_parts<Op>;
+  result.run = run_parts<Op>;
+  return result;
+}
+
+#define HF_COUNT_COMPOSED(op, contract, op_class) +(ComposedOp<contract> ? 1 : 0)
+constexpr std::size_t list_size = op_count + 1 HF_OPS(HF_COUNT_COMPOSED);
+
+class ListMaker {
+ public:
+  template <typename Op>
+  consteval void add_op() {
+    add(kernel(Op::id));
+    if constexpr (ComposedOp<Op>) add(parts<Op>());
+  }
+  consteval void add(const Implementation& implementation) { list_[size_++] = implementation; }
+  consteval std::array<Implementation, list_size> list() const { return list_; }
+
+ private:
+  std::array<Implementation, list_size> list_ = {};
+  std::size_t size_ = 0;
+};
+
+consteval std::array<Implementation, list_size> make_list() {
+  ListMaker maker;
+#define HF_ADD_OP(op, contract, op_class) maker.add_op<contract>();
+  HF_OPS(HF_ADD_OP)
+#undef HF_ADD_OP
+  maker.add(onednn_matmul());
+  return maker.list();
+}
+
+constexpr std::array<Implementation, list_size> implementations = make_list();
 
 }  // namespace
 
-constinit const ImplementationList table_list = {"kernels/cpu/ops/table.cc", implementations,
-                                                 sizeof(implementations) / sizeof(Implementation)};
+constinit const ImplementationList table_list = {"kernels/cpu/ops/table.cc", implementations.data(),
+                                                 list_size};
 
 }  // namespace holdfast::kernels::cpu::HF_ISA
