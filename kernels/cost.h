@@ -22,7 +22,7 @@ struct OpCost {
 };
 
 // Returns the cost of an op. `arguments` is the struct of `id`; its memory is not read, except the table of
-// AdamW and OptimizerDigest. Attention counts the pairs that causality leaves, regardless of document masks, and in its backward
+// AdamW and OptimizerDigest. Attention counts the pairs that causality and its window leave, regardless of document masks, and in its backward
 // pass the five products of recomputing probabilities; embeddings count a row of the table as often as a
 // token names it, and those of a slice count every token as one of the slice.
 OpCost cost_of(OpId id, const void* arguments);

@@ -51,12 +51,14 @@ HF_FIELDS(ResidualLayerNorm,
 HF_FIELDS(Rotary,
           HF_FIELD(x) HF_FIELD(cosine) HF_FIELD(sine) HF_FIELD(rows) HF_FIELD(row_stride) HF_FIELD(heads)
               HF_FIELD(head_size) HF_FIELD(sequence_length) HF_FIELD(inverse) HF_FIELD(dtype))
-HF_FIELDS(AttentionForward, HF_FIELD(qkv) HF_FIELD(cache) HF_FIELD(first_key) HF_FIELD(out) HF_FIELD(lse)
-                                HF_FIELD(batch) HF_FIELD(sequence_length) HF_FIELD(heads) HF_FIELD(kv_heads)
-                                    HF_FIELD(head_size) HF_FIELD(first_position) HF_FIELD(dtype))
-HF_FIELDS(AttentionBackward, HF_FIELD(qkv) HF_FIELD(first_key) HF_FIELD(out) HF_FIELD(dout) HF_FIELD(lse)
-                                 HF_FIELD(delta) HF_FIELD(dqkv) HF_FIELD(batch) HF_FIELD(sequence_length)
-                                     HF_FIELD(heads) HF_FIELD(kv_heads) HF_FIELD(head_size) HF_FIELD(dtype))
+HF_FIELDS(AttentionForward,
+          HF_FIELD(qkv) HF_FIELD(cache) HF_FIELD(first_key) HF_FIELD(out) HF_FIELD(lse) HF_FIELD(batch)
+              HF_FIELD(sequence_length) HF_FIELD(heads) HF_FIELD(kv_heads) HF_FIELD(head_size)
+                  HF_FIELD(first_position) HF_FIELD(window) HF_FIELD(sinks) HF_FIELD(dtype))
+HF_FIELDS(AttentionBackward,
+          HF_FIELD(qkv) HF_FIELD(first_key) HF_FIELD(out) HF_FIELD(dout) HF_FIELD(lse) HF_FIELD(delta)
+              HF_FIELD(dqkv) HF_FIELD(batch) HF_FIELD(sequence_length) HF_FIELD(heads) HF_FIELD(kv_heads)
+                  HF_FIELD(head_size) HF_FIELD(window) HF_FIELD(sinks) HF_FIELD(dtype))
 HF_FIELDS(GeluForward, HF_FIELD(x) HF_FIELD(y) HF_FIELD(count) HF_FIELD(dtype))
 HF_FIELDS(SwigluForward, HF_FIELD(x) HF_FIELD(y) HF_FIELD(rows) HF_FIELD(feed_forward) HF_FIELD(dtype))
 HF_FIELDS(SwigluBackward,

@@ -57,10 +57,12 @@ HF_TWIN(Rotary, hf_rotary,
             HF_AT(sequence_length) HF_AT(inverse) HF_AT(dtype))
 HF_TWIN(AttentionForward, hf_attention_forward,
         HF_AT(qkv) HF_AT(cache) HF_AT(first_key) HF_AT(out) HF_AT(lse) HF_AT(batch) HF_AT(sequence_length)
-            HF_AT(heads) HF_AT(kv_heads) HF_AT(head_size) HF_AT(first_position) HF_AT(dtype))
+            HF_AT(heads) HF_AT(kv_heads) HF_AT(head_size) HF_AT(first_position) HF_AT(window) HF_AT(sinks)
+                HF_AT(dtype))
 HF_TWIN(AttentionBackward, hf_attention_backward,
         HF_AT(qkv) HF_AT(first_key) HF_AT(out) HF_AT(dout) HF_AT(lse) HF_AT(delta) HF_AT(dqkv) HF_AT(batch)
-            HF_AT(sequence_length) HF_AT(heads) HF_AT(kv_heads) HF_AT(head_size) HF_AT(dtype))
+            HF_AT(sequence_length) HF_AT(heads) HF_AT(kv_heads) HF_AT(head_size) HF_AT(window) HF_AT(sinks)
+                HF_AT(dtype))
 HF_TWIN(GeluForward, hf_gelu_forward, HF_AT(x) HF_AT(y) HF_AT(count) HF_AT(dtype))
 HF_TWIN(SwigluForward, hf_swiglu_forward, HF_AT(x) HF_AT(y) HF_AT(rows) HF_AT(feed_forward) HF_AT(dtype))
 HF_TWIN(SwigluBackward, hf_swiglu_backward,

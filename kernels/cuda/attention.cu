@@ -73,13 +73,14 @@ __global__ void __launch_bounds__(tile_threads) attend(AttentionForward op) {
   const HeadRows<T> queries(qkv + place.query, place.qkv_stride, first_query, length);
   const float scale = log2_e / sqrtf(static_cast<float>(head_size));
 
-  int first_visible[4];
-  for (int i = 0; i < 4; ++i) first_visible[i] = visible.first_of(first_query + thread.y + 16 * i);
+  const int first = before + first_query;
+  int documents[4];
+  for (int i = 0; i < 4; ++i) documents[i] = visible.first_of(first + thread.y + 16 * i);
   Softmax softmax;
   float sum[4][columns / 16] = {};
   const int end = before + min(length, first_query + tile_rows);
-  for (int first_key = visible.first_of(first_query) / tile_rows * tile_rows; first_key < end;
-       first_key += tile_rows) {
+  for (int first_key = first_tile_of(visible, first); first_key < end; first_key += tile_rows) {
+    if (visible.are_in_gap(first, end - 1, first_key, first_key + tile_rows - 1)) continue;
     float scores[4][4], shrink[4];
     multiply_rows(queries, HeadRows<T>(seen.keys, seen.stride, first_key, end), head_size, memory, scores);
 #pragma unroll
@@ -88,7 +89,7 @@ __global__ void __launch_bounds__(tile_threads) attend(AttentionForward op) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int key = first_key + thread.x + 16 * j;
-        const bool sees = key <= query && key >= first_visible[i];
+        const bool sees = visible.sees(query, documents[i], key);
         scores[i][j] = sees ? scores[i][j] * scale : -INFINITY;
       }
     }
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(tile_threads) attend(AttentionForward op) {
 }  // namespace
 
 void run_attention_forward(Context& context, const void* arguments) {
-  const AttentionForward& op = *static_cast<const AttentionForward*>(arguments);
+  const auto op = for_kernel<AttentionForward>(arguments);
   for_tile_kernel(op.dtype, op.head_size, [&](auto element, auto columns) {
     const auto kernel = op.cache == nullptr ? attend<decltype(element), columns, false>
                                             : attend<decltype(element), columns, true>;

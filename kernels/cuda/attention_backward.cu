@@ -77,25 +77,26 @@ struct Head {
 
 // State of one query of a tile.
 struct Query {
-  int number, first_key;
+  int number, document;
   float lse = 0, delta = 0;  // lse in units of log 2
   bool exists;
 
   template <typename T>
   __device__ Query(const Head<T>& head, const VisibleKeys& visible, int query)
-      : number(query), first_key(visible.first_of(query)), exists(query < visible.length) {
+      : number(query), document(visible.first_of(query)), exists(query < visible.length) {
     if (!exists) return;
     lse = head.lse[query] * log2_e;
     delta = head.delta[query];
   }
-  __device__ float probability(float product, float scale, int key) const {
-    const bool sees = exists && key <= number && key >= first_key;
+  __device__ float probability(float product, float scale, int key, const VisibleKeys& visible) const {
+    const bool sees = exists && visible.sees(number, document, key);
     return sees ? exp2f(fmaf(product * scale, log2_e, -lse)) : 0.0F;
   }
 };
 
+// One block on a multiprocessor is enough: for two of them the compiler spills registers.
 template <typename T, int columns>
-__global__ void __launch_bounds__(tile_threads) key_gradients(AttentionBackward op) {
+__global__ void __launch_bounds__(tile_threads, 1) key_gradients(AttentionBackward op) {
   TileMemory& memory = tile_memory();
   const TileThread thread;
   const TilePlace at(op.batch, op.kv_heads);
@@ -105,13 +106,14 @@ __global__ void __launch_bounds__(tile_threads) key_gradients(AttentionBackward 
   const int group = static_cast<int>(op.heads / op.kv_heads);
   const int first_key = at.tile * tile_rows;  // the first are seen by most
   const int end_key = min(first_key + tile_rows, length);
-  const int end_tile = visible.end_of_tiles(end_key - 1, tile_rows);
+  const int end_tile = visible.end_of_windows(end_key - 1, tile_rows);
   const float scale = 1.0F / sqrtf(static_cast<float>(head_size));
   float dkeys[4][columns / 16] = {}, dvalues[4][columns / 16] = {};
   for (int member = 0; member < group; ++member) {
     const Head<T> head(op, at.b, at.head * group + member);
     for (int tile = at.tile; tile < end_tile; ++tile) {
       const int first_query = tile * tile_rows;
+      if (visible.are_in_gap(first_query, first_query + tile_rows - 1, first_key, end_key - 1)) continue;
       float weights[4][4], dweights[4][4];  // of a key and a query
       multiply_rows(head.keys(first_key, end_key), head.queries(first_query, length), head_size, memory,
                     weights);
@@ -120,7 +122,7 @@ __global__ void __launch_bounds__(tile_threads) key_gradients(AttentionBackward 
       for (int j = 0; j < 4; ++j) {
         const Query query(head, visible, first_query + thread.x + 16 * j);
         for (int i = 0; i < 4; ++i) {
-          weights[i][j] = query.probability(weights[i][j], scale, first_key + thread.y + 16 * i);
+          weights[i][j] = query.probability(weights[i][j], scale, first_key + thread.y + 16 * i, visible);
           dweights[i][j] = weights[i][j] * (dweights[i][j] - query.delta);
         }
       }
@@ -157,8 +159,8 @@ __global__ void __launch_bounds__(tile_threads) query_gradients(AttentionBackwar
                             {head, visible, query0 + 32},
                             {head, visible, query0 + 48}};
   float dqueries[4][columns / 16] = {};
-  for (int first_key = visible.first_of(first_query) / tile_rows * tile_rows; first_key < end;
-       first_key += tile_rows) {
+  for (int first_key = first_tile_of(visible, first_query); first_key < end; first_key += tile_rows) {
+    if (visible.are_in_gap(first_query, end - 1, first_key, first_key + tile_rows - 1)) continue;
     float weights[4][4], dweights[4][4];
     multiply_rows(head.queries(first_query, end), head.keys(first_key, end), head_size, memory, weights);
     multiply_rows(head.douts(first_query, end), head.values(first_key, end), head_size, memory, dweights);
@@ -166,7 +168,7 @@ __global__ void __launch_bounds__(tile_threads) query_gradients(AttentionBackwar
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const float p = queries[i].probability(weights[i][j], scale, first_key + thread.x + 16 * j);
+        const float p = queries[i].probability(weights[i][j], scale, first_key + thread.x + 16 * j, visible);
         dweights[i][j] = p * (dweights[i][j] - queries[i].delta);
       }
     }
@@ -192,7 +194,7 @@ void run_attention_delta(Context& context, const AttentionBackward& op) {
 }
 
 void run_attention_backward(Context& context, const void* arguments) {
-  const AttentionBackward& op = *static_cast<const AttentionBackward*>(arguments);
+  const auto op = for_kernel<AttentionBackward>(arguments);
   run_attention_delta(context, op);
   for_tile_kernel(op.dtype, op.head_size, [&](auto element, auto columns) {
     using T = decltype(element);

@@ -61,14 +61,37 @@ inline unsigned blocks_of_heads(std::int64_t heads, std::int64_t length, int til
   return blocks_for(heads * ((length + tile_rows - 1) / tile_rows), 1);
 }
 
-// The keys that the queries of one sequence see besides the causal rule.
+// A window that no sequence reaches, so that kernels need not ask whether there is one.
+inline constexpr int no_window = 1 << 30;
+// Returns the op as kernels that compute windows get it.
+template <typename Op>
+Op for_kernel(const void* arguments) {
+  Op op = *static_cast<const Op*>(arguments);
+  if (op.window == 0) op.window = no_window;
+  return op;
+}
+
+// The keys that the queries of one sequence see besides the causal rule (first_key, window and sinks in
+// kernels/attention.h). Queries are counted from the first token of the sequence, which may be in a cache.
 struct VisibleKeys {
   const std::int32_t* first_key = nullptr;  // of this sequence; null = all
-  int length = 0;
+  int length = 0;                           // rows
+  int window = no_window, sinks = 0;
 
-  // Returns the first key that a query sees. Queries after the last one see the same keys as the last one.
+  // Returns the first key of a query's document: what it sees first, without a window or with sinks. Queries after the
+  // last one are of the same document as that.
   __device__ int first_of(int query) const {
     return first_key == nullptr ? 0 : first_key[query < length ? query : length - 1];
+  }
+  // Returns the key from which on a query sees all up to itself; of those before it the sinks alone.
+  __device__ int window_of(int query) const { return max(first_of(query), query + 1 - window); }
+  // Returns whether a query sees a key. `document` is first_of(query).
+  __device__ bool sees(int query, int document, int key) const {
+    return key <= query && key >= document && (query - key < window || key - document < sinks);
+  }
+  // Returns whether the keys [first, last] are all between the sinks and the window of each of the queries.
+  __device__ bool are_in_gap(int first_query, int last_query, int first, int last) const {
+    return sinks > 0 && first_of(last_query) + sinks <= first && last < window_of(first_query);
   }
   // Returns the number of tiles of `tile` queries, counted from the sequence's beginning, up to the last one
   // that sees `key` or an earlier key. It searches among the first queries of tiles: the first key that a
@@ -82,11 +105,18 @@ struct VisibleKeys {
     }
     return end;
   }
+  // Returns the same with the window, where there are no sinks: those are seen to the end.
+  __device__ int end_of_windows(int key, int tile) const {
+    const int end = end_of_tiles(key, tile);
+    return sinks > 0 ? end : min(end, (key + window - 1) / tile + 1);
+  }
 };
 template <typename Op>
 __device__ VisibleKeys visible_keys(const Op& op, int b) {
-  return {op.first_key == nullptr ? nullptr : op.first_key + b * op.sequence_length,
-          static_cast<int>(op.sequence_length)};
+  return {.first_key = op.first_key == nullptr ? nullptr : op.first_key + b * op.sequence_length,
+          .length = static_cast<int>(op.sequence_length),
+          .window = static_cast<int>(op.window),
+          .sinks = static_cast<int>(op.sinks)};
 }
 
 // Computes delta = sum of out * dout over each row (kernels/cuda/attention_backward.cu).

@@ -337,7 +337,7 @@ inline Grid mma_grid(std::int64_t heads, std::int64_t length, int tile_rows, int
 template <typename Op>
 bool supports_attention_mma(const void* arguments) {
   const Op& op = *static_cast<const Op*>(arguments);
-  return op.dtype == DType::bf16 && (op.head_size == 64 || op.head_size == 128);
+  return op.dtype == DType::bf16 && (op.head_size == 64 || op.head_size == 128) && op.window == 0;
 }
 
 // Calls body(std::integral_constant<int, head_size>{}).

@@ -52,6 +52,12 @@ struct HeadRows {
       : first(head + first_row * row_stride), stride(row_stride), rows(end_row - first_row) {}
 };
 
+// Returns the beginning of the first tile of keys that a query, the first of its tile, sees.
+__device__ inline int first_tile_of(const VisibleKeys& visible, int query) {
+  const int key = visible.sinks > 0 ? visible.first_of(query) : visible.window_of(query);
+  return key / tile_rows * tile_rows;
+}
+
 // Loads rows x width elements from (first_row, first_column) on, in rows of `stride`; zeros outside of the
 // head.
 template <int rows, int width, int stride, typename T>

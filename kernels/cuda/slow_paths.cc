@@ -31,12 +31,18 @@ std::string why_not_cublaslt(const Matmul& op, const MatmulCache& matmuls) {
   return product->takes(op) ? "" : "its operands start at addresses that cuBLASLt's algorithm does not take";
 }
 
-// Returns the size of the heads where a tensor-core kernel exists for others alone; 0 where that is no
-// reason.
+// What of an attention in bf16 the tensor-core kernels do not compute.
+struct WithoutMma {
+  std::int64_t head_size = 0;  // 0 = that is no reason
+  std::int64_t window = 0;
+};
 template <typename Op>
-std::int64_t head_size_without_mma(const void* arguments, bool (*supports)(const void*)) {
-  const Op& op = *static_cast<const Op*>(arguments);
-  return op.dtype == DType::bf16 && !supports(arguments) ? op.head_size : 0;
+WithoutMma without_mma(const void* arguments, bool (*supports)(const void*)) {
+  Op op = *static_cast<const Op*>(arguments);
+  if (op.dtype != DType::bf16 || supports(arguments)) return {};
+  const std::int64_t window = op.window;
+  op.window = 0;
+  return supports(&op) ? WithoutMma{.window = window} : WithoutMma{.head_size = op.head_size};
 }
 
 }  // namespace
@@ -48,7 +54,7 @@ void SlowPaths::see(OpId id, const Implementation& chosen, const void* arguments
   flops_ += flops;
   std::string shape, reason;
   Path path;
-  std::int64_t head_size = 0;
+  WithoutMma missing;
   if (id == OpId::matmul && is(chosen, "cublaslt")) {
     const Matmul& op = *static_cast<const Matmul*>(arguments);
     reason = why_not_cublaslt(op, matmuls);
@@ -56,13 +62,19 @@ void SlowPaths::see(OpId id, const Implementation& chosen, const void* arguments
     path = {
         .min_times = 15.0, .max_times = 40.0, .remedy = "choose sizes of the model that are multiples of 8"};
   } else if (id == OpId::attention_forward && is(chosen, "cuda")) {
-    head_size = head_size_without_mma<AttentionForward>(arguments, supports_attention_forward_mma);
+    missing = without_mma<AttentionForward>(arguments, supports_attention_forward_mma);
   } else if (id == OpId::attention_backward && is(chosen, "cuda")) {
-    head_size = head_size_without_mma<AttentionBackward>(arguments, supports_attention_backward_mma);
+    missing = without_mma<AttentionBackward>(arguments, supports_attention_backward_mma);
   }
-  if (head_size > 0) {
+  if (missing.window > 0) {
+    reason = "the tensor-core kernels have no sliding window";
+    shape = fmt::format("window {}, bf16", missing.window);
+    path = {.min_times = 15.0,
+            .max_times = 20.0,
+            .remedy = "train on sequences that are no longer than model.attention_window"};
+  } else if (missing.head_size > 0) {
     reason = "the tensor-core kernels are for heads of 64 and 128";
-    shape = fmt::format("head size {}, bf16", head_size);
+    shape = fmt::format("head size {}, bf16", missing.head_size);
     path = {.min_times = 15.0,
             .max_times = 20.0,
             .remedy = "choose model.heads so that model.width / model.heads is 64 or 128"};

@@ -535,7 +535,12 @@ typedef struct hf_rotary {
 //
 // first_key (batch, sequence_length) keeps documents that share a sequence apart: query t of a sequence sees
 // the keys first_key[t] to t of it. 0 <= first_key[t] <= t, never decreasing along a sequence; null = 0
-// everywhere. Tiles that no query sees are not computed.
+// everywhere.
+//
+// window (0 = all) keeps attention local: of the keys that a query may see it sees the last `window`, itself among
+// them, and the first `sinks` (attention sinks; Xiao et al. 2023): query t the keys s with first_key[t] <= s <= t
+// and s > t - window or s < first_key[t] + sinks. sinks is 0 without a window; both are at most 2^30. A window of all keys gives the bits
+// of none. Tiles that no query sees are not computed.
 //
 // Forward also continues sequences whose earlier tokens are in a cache, as text is made: row t is then token
 // first_position + t of its sequence and sees all tokens up to itself. Their keys and values, those of the rows
@@ -548,10 +553,8 @@ typedef struct hf_rotary {
 // compute in fp32 between load and store. Their bits differ; each has the same in every run and for any
 // number of threads.
 typedef struct hf_attention_forward {
-  const void* qkv;  // read, dtype, rows * (heads + 2 * kv_heads) * head_size elements; dtype
-  // read, dtype, tokens * 2 * kv_heads * head_size elements, or NULL; (batch, S, 2 kv_heads, head_size), or
-  // NULL
-  const void* cache;
+  const void* qkv;           // read, dtype, rows * (heads + 2 * kv_heads) * head_size elements; dtype
+  const void* cache;         // dtype; (batch, S, 2 kv_heads, head_size), or NULL
   const int32_t* first_key;  // read, int32, rows elements, or NULL
   // written, dtype, rows * heads * head_size elements; (batch, sequence_length, heads * head_size)
   void* out;
@@ -564,9 +567,11 @@ typedef struct hf_attention_forward {
   int64_t kv_heads;
   int64_t head_size;
   int64_t first_position;  // tokens of the cache before the first row; 0 without a cache
+  int64_t window;          // last keys that a query sees; 0 = all
+  int64_t sinks;           // first keys that it sees besides; 0 without a window
   uint8_t dtype;           // HF_FP32 or HF_BF16
 } hf_attention_forward;
-#define HF_SCHEMA_ATTENTION_FORWARD UINT64_C(0x21d64f1a0005eca8)
+#define HF_SCHEMA_ATTENTION_FORWARD UINT64_C(0xc8ff85f987ba1990)
 
 // === op attention_backward ===
 //
@@ -578,7 +583,12 @@ typedef struct hf_attention_forward {
 //
 // first_key (batch, sequence_length) keeps documents that share a sequence apart: query t of a sequence sees
 // the keys first_key[t] to t of it. 0 <= first_key[t] <= t, never decreasing along a sequence; null = 0
-// everywhere. Tiles that no query sees are not computed.
+// everywhere.
+//
+// window (0 = all) keeps attention local: of the keys that a query may see it sees the last `window`, itself among
+// them, and the first `sinks` (attention sinks; Xiao et al. 2023): query t the keys s with first_key[t] <= s <= t
+// and s > t - window or s < first_key[t] + sinks. sinks is 0 without a window; both are at most 2^30. A window of all keys gives the bits
+// of none. Tiles that no query sees are not computed.
 //
 // Forward also continues sequences whose earlier tokens are in a cache, as text is made: row t is then token
 // first_position + t of its sequence and sees all tokens up to itself. Their keys and values, those of the rows
@@ -604,9 +614,11 @@ typedef struct hf_attention_backward {
   int64_t heads;
   int64_t kv_heads;
   int64_t head_size;
+  int64_t window;  // as forward has them
+  int64_t sinks;
   uint8_t dtype;  // HF_FP32 or HF_BF16
 } hf_attention_backward;
-#define HF_SCHEMA_ATTENTION_BACKWARD UINT64_C(0x463742f6ed3ee905)
+#define HF_SCHEMA_ATTENTION_BACKWARD UINT64_C(0x0a2cd1138a57c65b)
 
 // === op gelu_forward ===
 //

@@ -53,6 +53,10 @@ struct Head {
   std::int64_t first_key(std::int64_t t) const {
     return op.first_key == nullptr ? 0 : op.first_key[b * op.sequence_length + t];
   }
+  // Returns whether the query at position `query` of its sequence sees key s, from first_key(t) to its own.
+  bool sees(std::int64_t t, std::int64_t query, std::int64_t s) const {
+    return op.window == 0 || s > query - op.window || s < first_key(t) + op.sinks;
+  }
   double scale() const { return 1.0 / std::sqrt(static_cast<double>(op.head_size)); }
   double dot(const void* x, std::int64_t i, const void* y, std::int64_t j) const {
     double sum = 0;
@@ -69,6 +73,7 @@ void forward_head(const Head<AttentionForward>& at) {
     const std::int64_t last_key = op.first_position + t;
     double largest = -std::numeric_limits<double>::infinity();
     for (std::int64_t s = at.first_key(t); s <= last_key; ++s) {
+      if (!at.sees(t, last_key, s)) continue;
       p[static_cast<std::size_t>(s)] =
           at.scale() * at.dot(op.qkv, at.query(t), at.keys_values(), at.seen_key(s));
       largest = std::max(largest, p[static_cast<std::size_t>(s)]);
@@ -76,13 +81,14 @@ void forward_head(const Head<AttentionForward>& at) {
     double sum = 0;
     for (std::int64_t s = at.first_key(t); s <= last_key; ++s) {
       double& p_s = p[static_cast<std::size_t>(s)];
-      p_s = std::exp(p_s - largest);
+      p_s = at.sees(t, last_key, s) ? std::exp(p_s - largest) : 0.0;
       sum += p_s;
     }
     op.lse[at.row(t)] = static_cast<float>(largest + std::log(sum));
     for (std::int64_t d = 0; d < op.head_size; ++d) {
       double out = 0;
       for (std::int64_t s = at.first_key(t); s <= last_key; ++s) {
+        if (!at.sees(t, last_key, s)) continue;
         out += p[static_cast<std::size_t>(s)] * element(at.keys_values(), at.seen_value(s) + d, op.dtype);
       }
       set_element(op.out, at.out(t) + d, op.dtype, out / sum);
@@ -98,6 +104,7 @@ void backward_head(const Head<AttentionBackward>& at, std::vector<double>& dqkv)
     const double delta = at.dot(op.out, at.out(t), op.dout, at.out(t));
     op.delta[at.row(t)] = static_cast<float>(delta);
     for (std::int64_t s = at.first_key(t); s <= t; ++s) {
+      if (!at.sees(t, t, s)) continue;
       const double score = at.scale() * at.dot(op.qkv, at.query(t), op.qkv, at.key(s));
       const double p = std::exp(score - static_cast<double>(op.lse[at.row(t)]));
       const double ds = p * (at.dot(op.dout, at.out(t), op.qkv, at.value(s)) - delta) * at.scale();

@@ -45,6 +45,10 @@ std::string part_text(const Op& op, std::string_view name) {
     if (name == "cache")
       return op.cache != nullptr ? fmt::format(" after {} in a cache", op.first_position) : "";
   }
+  if constexpr (requires { op.window; }) {
+    const std::string sinks = op.sinks > 0 ? fmt::format(" and {} sinks", op.sinks) : "";
+    if (name == "window") return op.window > 0 ? fmt::format(" in a window of {}{}", op.window, sinks) : "";
+  }
   bool found = false;
   visit_shape(op, [&](std::string_view each, const auto& value) {
     if constexpr (!std::is_same_v<std::remove_cvref_t<decltype(value)>, DType>) {

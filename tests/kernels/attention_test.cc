@@ -12,6 +12,7 @@ namespace {
 
 struct Case {
   std::int64_t batch, length, heads, kv_heads, head_size;
+  std::int64_t window = 0, sinks = 0;
   std::int64_t qkv_count() const { return batch * length * (heads + 2 * kv_heads) * head_size; }
   std::int64_t out_count() const { return batch * length * heads * head_size; }
   std::int64_t row_count() const { return batch * length * heads; }
@@ -19,7 +20,7 @@ struct Case {
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << "B" << c.batch << " T" << c.length << " H" << c.heads << " K" << c.kv_heads << " D"
-             << c.head_size;
+             << c.head_size << " window " << c.window << " sinks " << c.sinks;
 }
 
 template <typename Op>
@@ -29,6 +30,8 @@ void set_shape(Op& op, const Case& c, DType dtype) {
   op.heads = c.heads;
   op.kv_heads = c.kv_heads;
   op.head_size = c.head_size;
+  op.window = c.window;
+  op.sinks = c.sinks;
   op.dtype = dtype;
 }
 
@@ -199,10 +202,13 @@ void expect_the_bits_of_the_whole(const Rest& rest, const Values& qkv) {
 }
 
 // One row at the ends of vectors, panels and tiles; several rows across them; all rows.
-constexpr Rest rests[] = {{{1, 1, 1, 1, 2}, 0},      {{2, 17, 2, 1, 6}, 16},  {{1, 48, 3, 3, 16}, 47},
-                          {{2, 49, 4, 2, 10}, 48},   {{2, 97, 4, 1, 34}, 95}, {{1, 193, 2, 1, 64}, 192},
-                          {{1, 250, 2, 2, 16}, 100}, {{2, 150, 8, 4, 12}, 0}, {{1, 420, 2, 1, 4}, 419},
-                          {{1, 401, 1, 1, 18}, 180}, {{1, 64, 2, 1, 80}, 33}};
+constexpr Rest rests[] = {
+    {{1, 1, 1, 1, 2}, 0},           {{2, 17, 2, 1, 6}, 16},          {{1, 48, 3, 3, 16}, 47},
+    {{2, 49, 4, 2, 10}, 48},        {{2, 97, 4, 1, 34}, 95},         {{1, 193, 2, 1, 64}, 192},
+    {{1, 250, 2, 2, 16}, 100},      {{2, 150, 8, 4, 12}, 0},         {{1, 420, 2, 1, 4}, 419},
+    {{1, 401, 1, 1, 18}, 180},      {{1, 64, 2, 1, 80}, 33},         {{1, 193, 2, 1, 8, 1}, 192},
+    {{2, 250, 2, 2, 6, 50}, 249},   {{1, 401, 2, 1, 4, 96, 4}, 300}, {{1, 330, 2, 1, 4, 33, 17}, 329},
+    {{1, 330, 1, 1, 4, 400, 2}, 40}};
 
 KERNEL_CASES(AttentionToACacheMatchesReference, OpId::attention_forward) {
   for (const Rest& rest : rests) {
@@ -214,6 +220,61 @@ KERNEL_CASES(AttentionToACacheMatchesReference, OpId::attention_forward) {
       expect_the_bits_of_the_whole(rest, qkv);
       if (testing::Test::HasFatalFailure()) return;
     }
+  }
+}
+
+// Windows of one key, around a vector, a panel and a tile, and of more than there is; sinks inside of a vector, over
+// several, and so many that they meet the window.
+constexpr Case window_cases[] = {
+    {2, 50, 2, 2, 6, 1},       {1, 97, 2, 1, 10, 16},      {2, 150, 4, 2, 4, 17},
+    {1, 300, 2, 2, 4, 49},     {1, 401, 1, 1, 4, 130},     {2, 60, 2, 2, 6, 1000},
+    {2, 50, 2, 1, 6, 1, 1},    {1, 401, 2, 1, 4, 16, 4},   {1, 330, 2, 1, 6, 20, 33},
+    {2, 193, 4, 2, 4, 60, 16}, {1, 300, 1, 1, 4, 96, 190}, {1, 420, 2, 2, 2, 7, 100}};
+
+KERNEL_CASES(AttentionInAWindowMatchesReference, OpId::attention_forward, OpId::attention_backward) {
+  for (const Case& c : window_cases) {
+    SCOPED_TRACE(c);
+    const Values qkv = random_values(c.qkv_count(), DType::fp32, 1, 2.0);
+    expect_both(c, qkv, usual_limits());
+    expect_both(c, qkv, usual_limits(), documents_of(c, 70, 10));
+    expect_both(c, random_values(c.qkv_count(), DType::bf16, 1, 2.0), usual_limits());
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+// Blocks of 256 queries and 512 keys that a window leaves out, between sinks that are in the first tile of 128 keys or
+// over several; slices of one key head, and one task for each.
+constexpr Case bf16_window_cases[] = {{1, 700, 2, 1, 64, 70},        {1, 600, 2, 2, 32, 33, 4},
+                                      {1, 1300, 2, 1, 16, 100, 150}, {9, 600, 1, 1, 16, 40, 3},
+                                      {1, 200, 4, 2, 128, 64},       {2, 300, 2, 1, 64, 1, 1},
+                                      {1, 600, 1, 1, 48, 550, 20},   {1, 100, 2, 1, 64, 500, 7}};
+
+KERNEL_CASES(AttentionInAWindowInBf16MatchesReference, OpId::attention_forward, OpId::attention_backward) {
+  if (!has_bf16_products()) return;
+  for (const Case& c : bf16_window_cases) {
+    SCOPED_TRACE(c);
+    const Values qkv = random_values(c.qkv_count(), DType::bf16, 1, 2.0);
+    expect_both(c, qkv, usual_limits());
+    for (const std::int64_t longest : {20, 300})
+      expect_both(c, qkv, usual_limits(), documents_of(c, longest, 10));
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+// What no query sees must not reach anything, however large it is: not even as a number that is none.
+KERNEL_CASES(AttentionDoesNotReadOutsideOfTheWindow, OpId::attention_forward) {
+  const Case c{1, 300, 1, 1, 16, 40, 3}, plain{1, 300, 1, 1, 16, 40};
+  for (const Case& each : {c, plain}) {
+    Values qkv = random_values(each.qkv_count(), DType::fp32, 1);
+    qkv.set((100 * 3 + 1) * each.head_size, std::numeric_limits<double>::quiet_NaN());  // in key 100
+    const auto result =
+        run_under_test(forward_tensors(each, qkv), [&](Tensors& t) { return forward_of(t, each); });
+    if (!result) continue;
+    EXPECT_FALSE(std::isnan((*result)[1][99 * each.head_size]));
+    EXPECT_TRUE(std::isnan((*result)[1][100 * each.head_size]));
+    EXPECT_TRUE(std::isnan((*result)[1][139 * each.head_size]));
+    EXPECT_FALSE(std::isnan((*result)[1][140 * each.head_size]));
+    EXPECT_FALSE(std::isnan((*result)[1][299 * each.head_size]));
   }
 }
 
@@ -290,6 +351,34 @@ void expect_one_document_to_have_the_bits_of_none(const Case& c, DType dtype) {
 TEST(Attention, OneDocumentHasTheBitsOfNone) {
   expect_one_document_to_have_the_bits_of_none({2, 150, 4, 2, 12}, DType::fp32);
   expect_one_document_to_have_the_bits_of_none({2, 600, 4, 2, 12}, DType::bf16);
+}
+
+// A window of all keys hides nothing, with sinks and without.
+KERNEL_CASES(AWindowOfAllKeysHasTheBitsOfNone, OpId::attention_forward, OpId::attention_backward) {
+  for (const auto& [c, dtype] :
+       {std::pair{Case{2, 150, 4, 2, 12}, DType::fp32}, {{1, 600, 2, 1, 64}, DType::bf16}}) {
+    const Values qkv = random_values(c.qkv_count(), dtype, 12);
+    const Tensors tensors = backward_tensors(c, qkv);
+    const auto run = [&](std::int64_t window, std::int64_t sinks) {
+      Case in_window = c;
+      in_window.window = window;
+      in_window.sinks = sinks;
+      const auto forward =
+          run_under_test(forward_tensors(c, qkv), [&](Tensors& t) { return forward_of(t, in_window); });
+      const auto backward = run_under_test(tensors, [&](Tensors& t) { return backward_of(t, in_window); });
+      return std::pair(forward, backward);
+    };
+    const auto [forward, backward] = run(0, 0);
+    for (const auto& [window, sinks] :
+         {std::pair<std::int64_t, std::int64_t>{c.length, 0}, {c.length, 3}, {1 << 20, 0}}) {
+      const auto [other, other_backward] = run(window, sinks);
+      const auto same = [](const auto& a, const auto& b, std::size_t tensor) {
+        return !a || !b || (*a)[tensor].same_bits((*b)[tensor]);
+      };
+      EXPECT_TRUE(same(other, forward, 1)) << window << ' ' << sinks;
+      EXPECT_TRUE(same(other_backward, backward, 5)) << window << ' ' << sinks;
+    }
+  }
 }
 
 // Scores of hidden keys that dwarf the visible ones must not reach anything: not as an overflow of 2^(score -
@@ -392,6 +481,12 @@ TEST(Attention, GradientMatchesFiniteDifferencesOverSeveralPanels) {
 }
 TEST(Attention, GradientMatchesFiniteDifferencesWithDocuments) {
   const Case c{2, 53, 2, 1, 4};
+  expect_gradients(c, documents_of(c, 30, 14));
+}
+
+TEST(Attention, GradientMatchesFiniteDifferencesInAWindow) {
+  const Case c{2, 53, 2, 1, 4, 11, 3};
+  expect_gradients(c);
   expect_gradients(c, documents_of(c, 30, 14));
 }
 

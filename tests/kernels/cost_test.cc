@@ -86,6 +86,12 @@ std::vector<Row> attention_rows() {
   AttentionForward cached = forward;
   cached.cache = tokens;
   cached.first_position = 3;
+  AttentionForward window = forward;
+  window.window = 2;
+  AttentionForward far = cached;
+  far.first_position = 9;
+  far.window = 3;
+  far.sinks = 2;
   const AttentionBackward backward{
       .batch = 2, .sequence_length = 4, .heads = 4, .kv_heads = 2, .head_size = 8};
   // 10 pairs in each of 8 heads; a product of a pair is 16 operations; qkv has 8 rows of 8 heads.
@@ -94,6 +100,11 @@ std::vector<Row> attention_rows() {
       {"attention_forward of documents", cost_of(documents), 2 * 16 * 80, 2 * 512 + 32, 2 * 256 + 4 * 32, 0},
       // 12 pairs more in each head, and 2 x 7 tokens of 4 heads in the cache.
       {"attention_forward of a cache", cost_of(cached), 2 * 16 * 176, 2 * 512 + 2 * 448, 2 * 256 + 4 * 32, 0},
+      // A query sees 1, 2, 2 and 2 keys.
+      {"attention_forward in a window", cost_of(window), 2 * 16 * 56, 2 * 512, 2 * 256 + 4 * 32, 0},
+      // Each of 4 queries sees 5 keys, all of them 8 tokens of the 13 that are in the cache.
+      {"attention_forward of a cache in a window", cost_of(far), 2 * 16 * 160, 2 * 512 + 2 * 512,
+       2 * 256 + 4 * 32, 0},
       {"attention_backward", cost_of(backward), 5 * 16 * 80, 4 * (512 + 512 + 32), 4 * (512 + 32), 0},
       {"rotary",
        cost_of(Rotary{.rows = 6, .row_stride = 100, .heads = 3, .head_size = 4, .sequence_length = 3}), 0,

@@ -20,12 +20,17 @@ struct Panel {
   std::int64_t first_vector = 0;  // of queries; the one with first_row
   std::int64_t vectors = 0;       // fewer than panel_vectors at the end of the sequence
   std::int64_t begin = 0;         // no query sees the keys before it; a multiple of vector_lanes
-  std::int64_t mixed_end = 0;     // some query sees not all keys from begin to here; a multiple too
-  float* first_key = nullptr;     // (panel_width) of each query; set if begin < mixed_end
-  float* queries = nullptr;       // (padded, panel_width), scaled
-  float* out = nullptr;           // (padded, panel_width), relative to `largest`
-  float* largest = nullptr;       // (panel_width) largest score so far
-  float* sum = nullptr;           // (panel_width) sum of 2^(score - largest)
+  std::int64_t documents_end =
+      0;  // some query's document does not have all keys from begin to here; a multiple too
+  std::int64_t mixed_end = 0;  // some query sees not all keys from begin to here; a multiple too
+  KeyRange gap;                // no query sees these, between sinks and window; multiples too
+  float* first_key = nullptr;  // (panel_width) of each query; set if begin < mixed_end
+  float* sinks_end = nullptr;  // (panel_width) set with sinks: what is from here on, ...
+  float* window = nullptr;     // ... and before this, the query does not see
+  float* queries = nullptr;    // (padded, panel_width), scaled
+  float* out = nullptr;        // (padded, panel_width), relative to `largest`
+  float* largest = nullptr;    // (panel_width) largest score so far
+  float* sum = nullptr;        // (panel_width) sum of 2^(score - largest)
 };
 
 // Scratch of one thread.
@@ -47,6 +52,8 @@ struct Workspace {
       panel.largest = pieces.take(panel_width);
       panel.sum = pieces.take(panel_width);
       panel.first_key = pieces.take(panel_width);
+      panel.sinks_end = pieces.take(panel_width);
+      panel.window = pieces.take(panel_width);
     }
     keys = pieces.take(tile_keys * padded);
     values = pieces.take(tile_keys * padded);
@@ -59,7 +66,7 @@ struct Workspace {
 
 // Consecutive keys of the packed tile that the vectors of a panel from `first_vector` on see; on the diagonal
 // the lanes of the first of them see only the keys up to their own query. In a mixed span some queries do not
-// see some keys, because these belong to another document.
+// see some keys, because these belong to another document or are outside of the window.
 struct KeySpan {
   std::int64_t first = 0;  // in the tile
   std::int64_t count = 0;
@@ -97,18 +104,27 @@ HF_INLINE void soften(float* scores, std::int64_t count, float* largest, float* 
   store(sum, total);
 }
 
-void hide_other_documents(const KeySpan& span, const float* first_key, std::int64_t vectors, float* scores) {
+void hide_keys(const KeySpan& span, const Panel& panel, bool has_sinks, float* scores) {
   const f32x16 hidden = broadcast(-std::numeric_limits<float>::infinity());
-  for (std::int64_t i = 0; i < vectors * vector_lanes; i += vector_lanes) {
-    const f32x16 first = load(first_key + i);
+  for (std::int64_t i = span.first_vector * vector_lanes; i < panel.vectors * vector_lanes;
+       i += vector_lanes) {
+    const f32x16 first = load(panel.first_key + i);
     for (std::int64_t key = 0; key < span.count; ++key) {
       float* score = scores + key * panel_width + i;
       store(score, if_less(broadcast(static_cast<float>(span.first_key + key)), first, hidden, load(score)));
     }
+    if (!has_sinks) continue;
+    const f32x16 sinks_end = load(panel.sinks_end + i), window = load(panel.window + i);
+    for (std::int64_t key = 0; key < span.count; ++key) {
+      float* score = scores + key * panel_width + i;
+      const f32x16 number = broadcast(static_cast<float>(span.first_key + key)), seen = load(score);
+      store(score, if_less(number, window, if_less(number, sinks_end, seen, hidden), seen));
+    }
   }
 }
 
-void attend(const Workspace& space, const Panel& panel, const KeySpan& span, std::int64_t head_size) {
+void attend(const Workspace& space, const Panel& panel, const KeySpan& span, std::int64_t head_size,
+            bool has_sinks) {
   const std::int64_t padded = round_up(head_size, vector_lanes);
   const std::int64_t column = span.first_vector * vector_lanes;
   const std::int64_t vectors = panel.vectors - span.first_vector;
@@ -128,7 +144,7 @@ void attend(const Workspace& space, const Panel& panel, const KeySpan& span, std
       store(score, if_less(lane_index(), broadcast(static_cast<float>(key)), hidden, load(score)));
     }
   }
-  if (span.mixed) hide_other_documents(span, panel.first_key + column, vectors, space.scores + column);
+  if (span.mixed) hide_keys(span, panel, has_sinks, space.scores);
   for (std::int64_t i = column; i < column + vectors * vector_lanes; i += vector_lanes) {
     soften(space.scores + i, span.count, panel.largest + i, panel.sum + i, space.alpha + i);
   }
@@ -146,23 +162,24 @@ void attend(const Workspace& space, const Panel& panel, const KeySpan& span, std
 
 // All that a panel sees of the packed keys [first_key, end_key).
 void attend_tile(const Workspace& space, const Panel& panel, std::int64_t first_key, std::int64_t end_key,
-                 std::int64_t head_size) {
+                 std::int64_t head_size, bool has_sinks) {
   const std::int64_t end = smaller(end_key, panel.first_query);  // from there on the diagonal
   std::int64_t begin = larger(first_key, panel.begin);
-  if (const std::int64_t mixed_end = smaller(end, panel.mixed_end); begin < mixed_end) {
+  const auto attend_to = [&](std::int64_t span_end, bool mixed) {
+    if (begin >= span_end) return;
     attend(space, panel,
            {.first = begin - first_key,
-            .count = mixed_end - begin,
+            .count = span_end - begin,
             .first_vector = panel.first_vector,
-            .mixed = true,
+            .mixed = mixed,
             .first_key = begin},
-           head_size);
-    begin = mixed_end;
-  }
-  if (begin < end) {
-    attend(space, panel,
-           {.first = begin - first_key, .count = end - begin, .first_vector = panel.first_vector}, head_size);
-  }
+           head_size, has_sinks);
+    begin = span_end;
+  };
+  attend_to(smaller(end, panel.gap.begin), true);
+  if (begin >= panel.gap.begin) begin = larger(begin, panel.gap.end);
+  attend_to(smaller(end, panel.documents_end), true);
+  attend_to(end, begin < panel.mixed_end);
   for (std::int64_t vector = 0; vector < panel.vectors; ++vector) {
     const std::int64_t key = panel.first_query + vector * vector_lanes;
     if (key < first_key || key >= end_key) continue;
@@ -173,17 +190,26 @@ void attend_tile(const Workspace& space, const Panel& panel, std::int64_t first_
             .diagonal = vector >= panel.first_vector,
             .mixed = key < panel.mixed_end,
             .first_key = key},
-           head_size);
+           head_size, has_sinks);
   }
 }
 
-void begin_documents(const VisibleKeys& visible, Panel& panel) {
-  const std::int64_t queries = panel.vectors * vector_lanes;
+// A window does not cut what a row sees of a tile, and where it is cut follows from the row's position and document: so
+// its bits do not depend on a window that hides nothing of it, nor on what comes after it.
+void begin_visible(const VisibleKeys& visible, Panel& panel) {
+  const std::int64_t last_query = panel.first_query + panel_width - 1;
   panel.begin = visible.first_of(panel.first_query) / vector_lanes * vector_lanes;
-  panel.mixed_end = round_up(visible.first_of(panel.first_query + queries - 1), vector_lanes);
+  panel.documents_end = round_up(visible.document_of(last_query), vector_lanes);
+  panel.mixed_end = round_up(visible.window_of(last_query), vector_lanes);
+  const KeyRange gap = visible.gap_of(panel.first_query, last_query);
+  panel.gap = {round_up(gap.begin, vector_lanes), gap.end / vector_lanes * vector_lanes};
+  if (panel.gap.begin >= panel.gap.end) panel.gap = {};
   if (panel.begin >= panel.mixed_end) return;
-  for (std::int64_t i = 0; i < queries; ++i) {
-    panel.first_key[i] = static_cast<float>(visible.first_of(panel.first_query + i));
+  for (std::int64_t i = 0; i < panel_width; ++i) {
+    const std::int64_t query = panel.first_query + i;
+    panel.first_key[i] = static_cast<float>(visible.first_of(query));
+    panel.sinks_end[i] = static_cast<float>(visible.document_of(query) + visible.sinks);
+    panel.window[i] = static_cast<float>(visible.window_of(query));
   }
 }
 
@@ -197,7 +223,7 @@ void begin_panel(const AttentionForward& op, const T* queries, const VisibleKeys
   panel.end_row = smaller(first_query + panel_width, op.first_position + shape.length);
   panel.first_vector = (panel.first_row - first_query) / vector_lanes;
   panel.vectors = ceil_divide(panel.end_row - first_query, vector_lanes);
-  begin_documents(visible, panel);
+  begin_visible(visible, panel);
   const float scale = log2_e / __builtin_sqrtf(static_cast<float>(shape.head_size));
   const std::int64_t skipped = panel.first_row - first_query;
   for (std::int64_t i = 0; i < skipped * padded; i += vector_lanes) store(space.rows + i, zero());
@@ -274,11 +300,13 @@ void forward_tile(const AttentionForward& op, std::int64_t b, std::int64_t head,
   const std::int64_t begin = visible.first_of(first_query) / tile_keys * tile_keys;
   for (std::int64_t first_key = begin; first_key < end_query; first_key += tile_keys) {
     const std::int64_t count = smaller(tile_keys, end_query - first_key);
+    if (visible.are_in_gap(first_query, end_query - 1, first_key, first_key + count - 1)) continue;
     const std::int64_t padded_count = round_up(count, vector_lanes);
     pack_rows(keys + first_key * stride, stride, count, padded_count, shape.head_size, 1.0F, space.keys);
     pack_rows(values + first_key * stride, stride, count, padded_count, shape.head_size, 1.0F, space.values);
     for (std::int64_t i = first_panel; i < panels; ++i) {
-      attend_tile(space, space.panels[i], first_key, first_key + padded_count, shape.head_size);
+      attend_tile(space, space.panels[i], first_key, first_key + padded_count, shape.head_size,
+                  visible.sinks > 0);
     }
   }
   T* out = static_cast<T*>(op.out) + shape.out_offset(b, head);

@@ -86,17 +86,26 @@ struct QuerySpan {
   std::int64_t vectors = 0;
   bool diagonal = false;
 
-  // Some query does not see some of the keys, because these belong to another document.
-  bool is_mixed(const KeyPanel& keys) const { return keys.visible.first_of(first + count - 1) > keys.first; }
+  // Some query does not see some of the keys, because these belong to another document or are outside of the window.
+  bool is_mixed(const KeyPanel& keys) const { return keys.visible.window_of(first + count - 1) > keys.first; }
 };
 
-void hide_other_documents(const KeyPanel& keys, const QuerySpan& span, float* scores) {
+void hide_keys(const KeyPanel& keys, const QuerySpan& span, float* scores) {
   const f32x16 hidden = broadcast(-std::numeric_limits<float>::infinity());
   for (std::int64_t row = 0; row < span.count; ++row, scores += panel_width) {
-    const std::int64_t first = keys.visible.first_of(span.first + row) - keys.first;
+    const std::int64_t query = span.first + row;
+    const std::int64_t first = keys.visible.window_of(query) - keys.first;
+    const std::int64_t document = keys.visible.document_of(query) - keys.first;
+    const std::int64_t sinks_end = document + keys.visible.sinks;
     for (std::int64_t i = 0; i < smaller(first, span.vectors * vector_lanes); i += vector_lanes) {
-      const f32x16 end = broadcast(static_cast<float>(first - i));
-      store(scores + i, if_less(lane_index(), end, hidden, load(scores + i)));
+      const auto less = [&](std::int64_t end, f32x16 then, f32x16 otherwise) __attribute__((always_inline)) {
+        return if_less(lane_index(), broadcast(static_cast<float>(end - i)), then, otherwise);
+      };
+      const f32x16 seen = load(scores + i);
+      f32x16 score = less(first, hidden, seen);
+      if (keys.visible.sinks > 0)
+        score = less(document, hidden, less(smaller(first, sinks_end), seen, score));
+      store(scores + i, score);
     }
   }
 }
@@ -149,7 +158,7 @@ void differentiate_span(const Workspace& space, const KeyPanel& keys, const Quer
   };
   by_keys(queries, space.keys_transposed, space.p);
   by_keys(dout, space.values_transposed, space.ds);
-  if (span.is_mixed(keys)) hide_other_documents(keys, span, space.p);
+  if (span.is_mixed(keys)) hide_keys(keys, span, space.p);
   differentiate_softmax(space, span);
   over_queries(dout, space.p, dv);
   over_queries(queries, space.ds, dk);
@@ -175,10 +184,12 @@ void differentiate_panel(const Workspace& space, const Plan& plan, const KeyPane
                          .diagonal = true};
     differentiate_span(space, keys, span, plan.head_size, dk, dv);
   }
-  const std::int64_t end = round_up(keys.visible.end_of_queries(keys.first + count - 1), vector_lanes);
+  const std::int64_t last_key = keys.first + count - 1;
+  const std::int64_t end = round_up(keys.visible.end_of_queries(keys.first, last_key), vector_lanes);
   for (std::int64_t first = keys.first + panel_width; first < end; first += tile_queries) {
     const QuerySpan span{
         .first = first, .count = smaller(tile_queries, end - first), .vectors = panel_vectors};
+    if (keys.visible.are_in_gap(first, first + span.count - 1, keys.first, last_key)) continue;
     differentiate_span(space, keys, span, plan.head_size, dk, dv);
   }
 }

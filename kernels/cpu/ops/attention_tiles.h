@@ -52,18 +52,53 @@ AttentionShape shape_of(const Op& op) {
   return {op.batch, op.sequence_length, op.heads, op.kv_heads, op.head_size};
 }
 
-// The keys that the queries of one sequence see besides the causal rule (first_key in kernels/attention.h).
+// Consecutive keys [begin, end); none when they are equal.
+struct KeyRange {
+  std::int64_t begin = 0, end = 0;
+};
+
+// The keys that the queries of one sequence see besides the causal rule (first_key, window and sinks in
+// kernels/attention.h). Queries are counted from the first token of the sequence.
 struct VisibleKeys {
   const std::int32_t* first_key = nullptr;  // of this sequence; null = all
   std::int64_t length = 0;
+  std::int64_t window = 0, sinks = 0;
 
-  // Returns the first key that a query sees. The padding after the last query sees the same keys as that
+  // Returns the first key of a query's document. The padding after the last query is of the same one as that
   // query.
-  std::int64_t first_of(std::int64_t query) const {
+  std::int64_t document_of(std::int64_t query) const {
     return first_key == nullptr ? 0 : first_key[smaller(query, length - 1)];
   }
-  // Returns the first query that no longer sees `key`; `length` when all after the key see it.
-  std::int64_t end_of_queries(std::int64_t key) const {
+  // Returns the key from which on a query sees all up to itself; of those before it the sinks alone.
+  std::int64_t window_of(std::int64_t query) const {
+    const std::int64_t document = document_of(query);
+    return window == 0 ? document : larger(document, query - window + 1);
+  }
+  std::int64_t first_of(std::int64_t query) const {
+    return sinks > 0 ? document_of(query) : window_of(query);
+  }
+  // Returns the keys between the sinks and the window that none of the queries [first, last] sees.
+  KeyRange gap_of(std::int64_t first, std::int64_t last) const {
+    if (sinks == 0) return {};
+    const KeyRange gap{document_of(last) + sinks, window_of(first)};
+    return gap.begin < gap.end ? gap : KeyRange{};
+  }
+  // Returns whether the keys [first_key, last_key] are all in the gap of the queries.
+  bool are_in_gap(std::int64_t first_query, std::int64_t last_query, std::int64_t first,
+                  std::int64_t last) const {
+    const KeyRange gap = gap_of(first_query, last_query);
+    return gap.begin <= first && last < gap.end;
+  }
+  // Returns the first query after which none sees one of the keys [first, last]; `length` when the last does.
+  std::int64_t end_of_queries(std::int64_t first, std::int64_t last) const {
+    const std::int64_t end = end_of_document(last);
+    const bool has_sinks = document_of(end - 1) + sinks > first;
+    return window == 0 || (sinks > 0 && has_sinks) ? end : smaller(end, last + window);
+  }
+
+ private:
+  // Returns the first query whose document begins after `key`; `length` when there is none.
+  std::int64_t end_of_document(std::int64_t key) const {
     if (first_key == nullptr) return length;
     std::int64_t sees = key, end = length;
     while (sees + 1 < end) {
@@ -79,7 +114,10 @@ struct VisibleKeys {
 };
 template <typename Op>
 VisibleKeys visible_keys(const Op& op, std::int64_t b) {
-  return {op.first_key == nullptr ? nullptr : op.first_key + b * op.sequence_length, op.sequence_length};
+  return {.first_key = op.first_key == nullptr ? nullptr : op.first_key + b * op.sequence_length,
+          .length = op.sequence_length,
+          .window = op.window,
+          .sinks = op.sinks};
 }
 
 // Hands out consecutive pieces of a scratch block, each aligned to a cache line; without a block it only

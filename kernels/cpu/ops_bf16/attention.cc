@@ -59,10 +59,30 @@ struct Workspace {
   }
 };
 
-// The keys [begin, end) that a query sees, counted from the first of a block of `count`; may be none.
+// The keys [begin, end) that a query sees, counted from the first of a block of `count`; may be none. Those between
+// sinks and window it does not see.
 struct VisibleSpan {
   std::int64_t begin = 0, end = 0, count = 0;
+  KeyRange hole = {};  // inside of begin and end; or none
 };
+
+// Returns what of the block of keys [key, key + keys) the query sees.
+VisibleSpan span_of(const VisibleKeys& visible, std::int64_t query, std::int64_t key, std::int64_t keys) {
+  const auto in_block = [&](std::int64_t number) { return smaller(keys, larger(0, number - key)); };
+  VisibleSpan span{.begin = in_block(visible.first_of(query)), .end = in_block(query + 1), .count = keys};
+  if (visible.sinks == 0) return span;
+  const KeyRange gap = visible.gap_of(query, query);
+  const KeyRange hole{in_block(gap.begin), in_block(gap.end)};
+  if (hole.begin == hole.end) return span;
+  if (hole.begin <= span.begin) {
+    span.begin = hole.end;
+  } else if (hole.end >= span.end) {
+    span.end = hole.begin;
+  } else {
+    span.hole = hole;
+  }
+  return span;
+}
 
 // Scores that the query does not see become -inf, in the steps of the depth that it sees in part.
 HF_INLINE void hide_outside(float* scores, const VisibleSpan& span) {
@@ -75,6 +95,14 @@ HF_INLINE void hide_outside(float* scores, const VisibleSpan& span) {
     const __mmask16 outside = _mm512_cmplt_epi32_mask(key, begin) | _mm512_cmpge_epi32_mask(key, end);
     _mm512_mask_storeu_ps(scores + first, outside, hidden);
   };
+  const __m512i hole_begin = _mm512_set1_epi32(static_cast<int>(span.hole.begin));
+  const __m512i hole_end = _mm512_set1_epi32(static_cast<int>(span.hole.end));
+  for (std::int64_t i = span.hole.begin / vector_lanes * vector_lanes; i < span.hole.end; i += vector_lanes) {
+    const __m512i key = _mm512_add_epi32(lane, _mm512_set1_epi32(static_cast<int>(i)));
+    const __mmask16 inside =
+        _mm512_cmpge_epi32_mask(key, hole_begin) & _mm512_cmplt_epi32_mask(key, hole_end);
+    _mm512_mask_storeu_ps(scores + i, inside, hidden);
+  }
   const std::int64_t last = span.end / depth_step * depth_step;
   for (std::int64_t i = span.begin / depth_step * depth_step; i < span.begin; i += vector_lanes) hide(i);
   for (std::int64_t i = last; i < round_up(span.end, depth_step); i += vector_lanes) hide(i);
@@ -169,8 +197,12 @@ class Task {
     const std::int64_t count = smaller(tile_queries, plan_.length - first_query);
     const std::int64_t begin = visible_.first_of(first_query) / depth_step * depth_step;
     const std::int64_t end = first_query + tile_queries;
-    for (std::int64_t key = begin; key < end; key += block_keys) {
-      const std::int64_t keys = smaller(block_keys, end - key);
+    const KeyRange all = visible_.gap_of(first_query, end - 1);
+    const KeyRange gap{round_up(all.begin, depth_step), all.end / depth_step * depth_step};
+    std::int64_t keys = 0;
+    for (std::int64_t key = begin; key < end; key += keys) {
+      if (gap.begin <= key && key < gap.end) key = gap.end;
+      keys = smaller(block_keys, (key < gap.begin && gap.begin < gap.end ? gap.begin : end) - key);
       score(key, keys, count);
       soften_block(first_query, key, keys, count, key == begin);
       if (key == begin) {
@@ -197,13 +229,8 @@ class Task {
   void soften_block(std::int64_t first_query, std::int64_t key, std::int64_t keys, std::int64_t count,
                     bool is_first) {
     const float scale = log2_e / __builtin_sqrtf(static_cast<float>(plan_.head_size));
-    const auto span_of = [&](std::int64_t i) __attribute__((always_inline)) {
-      return VisibleSpan{.begin = smaller(keys, larger(0, visible_.first_of(first_query + i) - key)),
-                         .end = smaller(keys, first_query + i + 1 - key),
-                         .count = keys};
-    };
     for (std::int64_t i = 0; i < count; ++i) {
-      const VisibleSpan span = span_of(i);
+      const VisibleSpan span = span_of(visible_, first_query + i, key, keys);
       float* scores = space_.scores + i * score_stride;
       if (span.begin >= span.end) continue;
       hide_outside(scores, span);
@@ -214,8 +241,8 @@ class Task {
       }
     }
     for (std::int64_t i = 0; i < count; ++i) {
-      soften(space_.scores + i * score_stride, span_of(i), scale, space_.references[i],
-             space_.sums + i * vector_lanes);
+      soften(space_.scores + i * score_stride, span_of(visible_, first_query + i, key, keys), scale,
+             space_.references[i], space_.sums + i * vector_lanes);
     }
   }
 

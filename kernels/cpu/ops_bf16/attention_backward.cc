@@ -115,22 +115,33 @@ struct Block {
   std::int64_t column = 0;       // of first_query in space.ds_panels
 };
 
-// Computes which of 16 queries see a key, by position or by document.
+// Computes which of 16 queries see a key, by position, document and window.
 struct Visible {
   __m512i query;      // numbers of the queries
-  __m512i first_key;  // of each
+  __m512i first_key;  // of each, in its document
+  __m512i sinks_end;  // what is from here on, ...
+  __m512i window;     // ... and before this, the query does not see
   HF_INLINE Visible(const VisibleKeys& visible, std::int64_t first) {
     const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     query = _mm512_add_epi32(lane, _mm512_set1_epi32(static_cast<int>(first)));
     first_key = _mm512_setzero_si512();
-    if (visible.first_key == nullptr) return;
-    const __m512i last = _mm512_set1_epi32(static_cast<int>(visible.length - 1));
-    first_key = _mm512_mask_i32gather_epi32(first_key, 0xffff, _mm512_maskz_min_epi32(0xffff, query, last),
-                                            visible.first_key, 4);
+    if (visible.first_key != nullptr) {
+      const __m512i last = _mm512_set1_epi32(static_cast<int>(visible.length - 1));
+      first_key = _mm512_mask_i32gather_epi32(first_key, 0xffff, _mm512_maskz_min_epi32(0xffff, query, last),
+                                              visible.first_key, 4);
+    }
+    sinks_end = window = first_key;
+    if (visible.window == 0) return;
+    const auto number = [](std::int64_t value) { return _mm512_set1_epi32(static_cast<int>(value)); };
+    window = _mm512_maskz_max_epi32(0xffff, first_key, _mm512_sub_epi32(query, number(visible.window - 1)));
+    sinks_end = _mm512_add_epi32(first_key, number(visible.sinks));
   }
   HF_INLINE __mmask16 of(std::int64_t key) const {
     const __m512i number = _mm512_set1_epi32(static_cast<int>(key));
-    return _mm512_cmple_epi32_mask(first_key, number) & _mm512_cmple_epi32_mask(number, query);
+    const __mmask16 in_window = _mm512_cmple_epi32_mask(window, number);
+    const __mmask16 in_sinks =
+        _mm512_cmple_epi32_mask(first_key, number) & _mm512_cmplt_epi32_mask(number, sinks_end);
+    return (in_window | in_sinks) & _mm512_cmple_epi32_mask(number, query);
   }
 };
 
@@ -211,7 +222,7 @@ void differentiate_block(const Workspace& space, const Plan& plan, const Block& 
   const float scale = log2_e / plan.root();
   const std::int64_t last_query = block.first_query + block.queries - 1;
   if (block.first_query < block.first_key + strip_keys - 1 ||
-      tile.visible.first_of(last_query) > block.first_key) {
+      tile.visible.window_of(last_query) > block.first_key) {
     differentiate_softmax<true>(space, block, tile.visible, scale);
   } else {
     differentiate_softmax<false>(space, block, tile.visible, scale);
@@ -224,6 +235,13 @@ void differentiate_block(const Workspace& space, const Plan& plan, const Block& 
 struct DqProgress {
   std::int64_t end = 0;
 };
+
+// Zeroes the dQ of queries before `end` that have none yet: no key so far was for them.
+void pass_queries(const Workspace& space, const Plan& plan, std::int64_t end, DqProgress& progress) {
+  if (end <= progress.end) return;
+  fill_zero(space.dq + progress.end * plan.padded(), (end - progress.end) * plan.padded());
+  progress.end = end;
+}
 
 // dQ of the block's queries from the tile's keys; those on the diagonal see only the strips before them.
 void add_dq(const Workspace& space, const Plan& plan, const KeyTile& tile, std::int64_t first_query,
@@ -250,13 +268,14 @@ void add_dq(const Workspace& space, const Plan& plan, const KeyTile& tile, std::
 // The queries of the packed head that see a tile of keys against it.
 void differentiate_tile(const Workspace& space, const Plan& plan, const KeyTile& tile, DqProgress& progress) {
   const std::int64_t last_key = smaller(tile.first + tile.rows, plan.length) - 1;
-  const std::int64_t end = round_up(tile.visible.end_of_queries(last_key), depth_step);
-  if (progress.end < tile.first) {  // queries of other slices' tiles
-    fill_zero(space.dq + progress.end * plan.padded(), (tile.first - progress.end) * plan.padded());
-    progress.end = tile.first;
-  }
+  const std::int64_t end = round_up(tile.visible.end_of_queries(tile.first, last_key), depth_step);
+  pass_queries(space, plan, tile.first, progress);  // those of other slices' tiles
   for (std::int64_t first = tile.first; first < end; first += block_queries) {
     const std::int64_t last = smaller(first + block_queries, end);
+    if (tile.visible.are_in_gap(first, last - 1, tile.first, last_key)) {
+      pass_queries(space, plan, last, progress);
+      continue;
+    }
     for (std::int64_t key = 0; key < tile.rows; key += strip_keys) {
       const std::int64_t first_key = tile.first + key;
       const std::int64_t query = larger(first, first_key);
@@ -270,8 +289,8 @@ void differentiate_tile(const Workspace& space, const Plan& plan, const KeyTile&
                           tile);
     }
     add_dq(space, plan, tile, first, last - first, progress);
+    progress.end = larger(progress.end, last);
   }
-  progress.end = larger(progress.end, end);
 }
 
 // dQ of dq_queries queries, of which the first `count` exist.
@@ -340,7 +359,7 @@ class Task {
         write_rows(tile.dv, tile.first, 1.0F, plan_.value_offset(b_, kv_head_));
       }
     }
-    fill_zero(space_.dq + progress.end * plan_.padded(), (plan_.rows() - progress.end) * plan_.padded());
+    pass_queries(space_, plan_, plan_.rows(), progress);
     if (plan_.slices() > 1) return;
     for (std::int64_t first = 0; first < plan_.length; first += dq_queries) {
       write_dq(plan_, space_.dq + first * plan_.padded(), smaller(dq_queries, plan_.length - first),
