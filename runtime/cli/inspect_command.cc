@@ -71,6 +71,8 @@ std::string model_text(const Config& config) {
   if (model.positions > 0) text += fmt::format(", {} positions", model.positions);
   if (model.rope_scaling != "none")
     text += fmt::format(", rotary frequencies of {} by {}", model.rope_scaling, model.rope_factor);
+  if (model.attention_window > 0) text += fmt::format(", a window of {} tokens", model.attention_window);
+  if (model.attention_sinks > 0) text += fmt::format(" and {} sinks", model.attention_sinks);
   return text;
 }
 

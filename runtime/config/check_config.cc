@@ -76,6 +76,7 @@ class Checker {
     if (apply_preset()) {
       check_shapes();
       check_rotary();
+      check_window();
       check_freeze();
     }
     check_positions();
@@ -84,6 +85,7 @@ class Checker {
   void check_shapes();
   void check_head_size();
   void check_rotary();
+  void check_window();
   void check_freeze();
   void check_positions();
   void check_sources(const std::string& key, const SourceList& sources);
@@ -222,6 +224,17 @@ void Checker::check_rotary() {
             fmt::format("{} is not below {}: Llama 3 has 1 and 4", shown("model.rope_low_frequency_factor"),
                         shown("model.rope_high_frequency_factor")));
   }
+}
+
+void Checker::check_window() {
+  const ModelConfig& model = config_.model;
+  if (model.attention_sinks == 0 || model.attention_window != 0) return;
+  problem(
+      {"model.attention_sinks"},
+      fmt::format("{} needs a model.attention_window: without one every token sees all tokens before it, the "
+                  "first among them; give the window, which is 4096 in Mistral 7B, or leave "
+                  "model.attention_sinks out",
+                  shown("model.attention_sinks")));
 }
 
 void Checker::check_freeze() {

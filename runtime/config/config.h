@@ -48,6 +48,8 @@ struct ModelConfig {
   double rope_factor = 1.0;           // by which frequencies are divided
   double rope_low_frequency_factor = 1.0, rope_high_frequency_factor = 4.0;  // llama3 only
   std::int64_t rope_original_positions = 0;                                  // llama3 only
+  std::int64_t attention_window = 0;  // last tokens that a token sees, itself among them; 0 = all
+  std::int64_t attention_sinks = 0;   // first tokens of its document that it sees besides
   double norm_epsilon = 1e-5;
   std::vector<std::string> freeze = {};  // entries of freeze_list.h; empty = everything is trained
 };

@@ -69,6 +69,8 @@ bool is_of_identity(const Option& option, const Config& config) {
   if (option.key == "model.head_size") return config.model.head_size != 0;
   if (option.key.starts_with("model.rope_") && option.key != "model.rope_theta")
     return config.model.rope_scaling != "none";
+  if (option.key == "model.attention_window") return config.model.attention_window != 0;
+  if (option.key == "model.attention_sinks") return config.model.attention_sinks != 0;
   if (option.key == "model.freeze") return !config.model.freeze.empty();
   if (option.key == "parallel.lane_block") return config.parallel.lane_block != 1;
   return option.effect == ResumeEffect::forbidden || option.key == "parallel.lanes" ||

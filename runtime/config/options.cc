@@ -102,6 +102,13 @@ std::vector<Option> model_options() {
       integer("model.rope_original_positions", HF_FIELD(model.rope_original_positions), "tokens", {0, kWide},
               kForbidden,
               "rope_scaling = \"llama3\": context that the frequencies were made for, 8192 in Llama 3"),
+      integer(
+          "model.attention_window", HF_FIELD(model.attention_window), "tokens", {0, kWide}, kForbidden,
+          "Sliding window: a token sees the last so many tokens, itself among them (Mistral's and Qwen2's "
+          "sliding_window); 0, and more than a sequence has, = all"),
+      integer("model.attention_sinks", HF_FIELD(model.attention_sinks), "tokens", {0, kWide}, kForbidden,
+              "With an attention_window: first tokens of its sequence, or of its document with "
+              "data.document_mask, that every token sees besides (attention sinks of StreamingLLM)"),
       real("model.norm_epsilon", HF_FIELD(model.norm_epsilon), "", {1e-12, 1}, kForbidden,
            "Added to the variance inside every norm"),
       texts(

@@ -69,6 +69,7 @@ constexpr auto kForeignNames = std::to_array<std::pair<std::string_view, std::st
      {"head_dim", "model.head_size"},
      {"kv_channels", "model.head_size"},
      {"rope_type", "model.rope_scaling"},
+     {"sliding_window", "model.attention_window"},
      {"low_freq_factor", "model.rope_low_frequency_factor"},
      {"high_freq_factor", "model.rope_high_frequency_factor"},
      {"original_max_position_embeddings", "model.rope_original_positions"},

@@ -67,6 +67,16 @@ void down_and_activation_backward(const BlockRun& run, const Block& block, const
                                    .dtype = run.slice.dtype});
 }
 
+// Returns the window of attention over `tokens` tokens; one that hides none of them is none, for the sake of kernels that
+// compute no windows.
+std::int64_t window_over(const BlockRun& run, std::int64_t tokens) {
+  const std::int64_t window = run.slice.attention_window;
+  return window < tokens ? window : 0;
+}
+std::int64_t sinks_over(const BlockRun& run, std::int64_t tokens) {
+  return window_over(run, tokens) > 0 ? run.slice.attention_sinks : 0;
+}
+
 std::int64_t lse_of_slice(const BlockRun& run, int slice) {
   return slice * run.rows() * run.slice.heads;
 }
@@ -180,6 +190,8 @@ void attend_to_cache(const BlockRun& run, const BlockActivations& a, int index) 
                          .kv_heads = slice.kv_heads,
                          .head_size = slice.head_size,
                          .first_position = part.position,
+                         .window = window_over(run, part.position + part.rows),
+                         .sinks = sinks_over(run, part.position + part.rows),
                          .dtype = slice.dtype});
     row += part.rows;
   }
@@ -205,6 +217,8 @@ void attend(const BlockRun& run, const Block& block, const BlockActivations& a) 
                                        .heads = slice.heads,
                                        .kv_heads = slice.kv_heads,
                                        .head_size = slice.head_size,
+                                       .window = window_over(run, length),
+                                       .sinks = sinks_over(run, length),
                                        .dtype = slice.dtype});
   }
 }
@@ -212,6 +226,7 @@ void attend(const BlockRun& run, const Block& block, const BlockActivations& a) 
 // dattention in scratch.dinner -> dqkv
 void attend_backward(const BlockRun& run, const BlockActivations& a, void* dqkv_of_slices) {
   const ModelSpec& slice = run.slice;
+  const std::int64_t length = run.sequences.shape.sequence_length;
   for (int i = 0; i < run.group.share().count; ++i) {
     void* const dqkv = of_slice(run, dqkv_of_slices, i, slice.qkv_width());
     run.device.launch(AttentionBackward{.qkv = of_slice(run, a.qkv, i, slice.qkv_width()),
@@ -226,8 +241,10 @@ void attend_backward(const BlockRun& run, const BlockActivations& a, void* dqkv_
                                         .heads = slice.heads,
                                         .kv_heads = slice.kv_heads,
                                         .head_size = slice.head_size,
+                                        .window = window_over(run, length),
+                                        .sinks = sinks_over(run, length),
                                         .dtype = slice.dtype});
-    rotate(run, dqkv, run.rows(), run.sequences.shape.sequence_length, /*position=*/0, /*inverse=*/true);
+    rotate(run, dqkv, run.rows(), length, /*position=*/0, /*inverse=*/true);
   }
 }
 

@@ -198,6 +198,8 @@ ModelSpec make_model_spec(const Config& config) {
                        .low_factor = model.rope_low_frequency_factor,
                        .high_factor = model.rope_high_frequency_factor,
                        .original_positions = static_cast<double>(model.rope_original_positions)};
+  spec.attention_window = model.attention_window;
+  spec.attention_sinks = model.attention_sinks;
   spec.norm_epsilon = static_cast<float>(model.norm_epsilon);
   spec.dtype = precision_of(config);
   spec.head_rows = config.training.head_rows;
@@ -435,6 +437,20 @@ std::vector<Bucket> backward_buckets(const ModelSpec& spec, const TensorShare& s
   return backward_buckets(spec, std::span(&whole, 1), share);
 }
 
+namespace {
+
+// Returns the length of a sequence without a window whose attention is as much work for a token: twice the mean number
+// of tokens that one sees.
+double length_of_equal_work(const ModelSpec& spec, std::int64_t sequence_length) {
+  const auto length = static_cast<double>(sequence_length),
+             window = static_cast<double>(spec.attention_window);
+  if (spec.attention_window == 0 || window >= length) return length;
+  const double hidden = std::max(0.0, length - window - static_cast<double>(spec.attention_sinks));
+  return length - hidden * hidden / length;
+}
+
+}  // namespace
+
 double flops_per_token(const ModelSpec& spec, std::int64_t sequence_length) {
   const std::int64_t layer_weights =
       spec.width * (spec.qkv_width() + spec.attention_width() + spec.up_width() + spec.feed_forward);
@@ -448,8 +464,9 @@ double flops_per_token(const ModelSpec& spec, std::int64_t sequence_length) {
     products += layer_weights * (1 + (layer >= lowest ? 1 : 0) + (trains_weights ? 1 : 0));
     attentions += layer >= lowest ? 3 : 1;
   }
-  return 2.0 * static_cast<double>(products) +
-         2.0 * static_cast<double>(attentions * spec.attention_width() * sequence_length);
+  return 2.0 * static_cast<double>(products) + 2.0 *
+                                                   static_cast<double>(attentions * spec.attention_width()) *
+                                                   length_of_equal_work(spec, sequence_length);
 }
 
 }  // namespace holdfast::model

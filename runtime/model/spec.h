@@ -51,6 +51,7 @@ struct ModelSpec {
   bool tied_head = false;
   double rope_theta = 10000.0;
   RotaryScaling rope_scaling = {};
+  std::int64_t attention_window = 0, attention_sinks = 0;  // as AttentionForward has them
   float norm_epsilon = 1e-5F;
   DType dtype = DType::fp32;   // dtype of the working weights and activations
   std::int64_t head_rows = 0;  // rows of a chunk of the head; 0 = head_chunk_rows() decides as for a CPU
@@ -165,7 +166,7 @@ std::vector<Bucket> backward_buckets(const ModelSpec& spec, std::span<const Mode
                                      const TensorShare& share);
 
 // Returns FLOP per token of forward and backward: 6 per matmul weight (head in, embedding table out) plus
-// causal attention once (6 * layers * attention_width * T). A third of the former is the forward, one the
+// causal attention once (6 * layers * attention_width * T, less what a window hides). A third of the former is the forward, one the
 // gradients of inputs (none below the lowest trained layer), one those of weights (none of frozen ones); two
 // thirds of the latter are the gradients of attention's inputs.
 double flops_per_token(const ModelSpec& spec, std::int64_t sequence_length);

@@ -67,12 +67,13 @@ Result<void> agree(StateView& view, const Result<void>& mine) {
 }
 
 // Checks that the config keys describe the same model, because tensors may fit and still mean something else
-// (another number of heads). Frequencies and epsilon may change.
+// (another number of heads). Frequencies, epsilon and what attention sees may change.
 Result<void> check_same_model(const Config& stored, const Config& wanted, const std::string& directory) {
   std::string differences;
   for (const ConfigChange& change : diff_config(stored, wanted)) {
     const bool is_shape = change.key.starts_with("model.") && change.key != "model.preset" &&
-                          !change.key.starts_with("model.rope_") && change.key != "model.norm_epsilon" &&
+                          !change.key.starts_with("model.rope_") &&
+                          !change.key.starts_with("model.attention_") && change.key != "model.norm_epsilon" &&
                           change.key != "model.freeze";
     if (is_shape) differences += fmt::format("\n  {}: {} -> {}", change.key, change.before, change.after);
   }

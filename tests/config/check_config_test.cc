@@ -48,6 +48,12 @@ std::vector<BadPair> shape_table() {
        "run.toml:4:74  error  model.rope_low_frequency_factor = 2.0 (run.toml:4:74) needs a "
        "model.rope_scaling, which is \"none\": "
        "say linear or llama3, or leave model.rope_low_frequency_factor out"},
+      {"model = { layers = 2, heads = 4, width = 64, attention_sinks = 4 }\n",
+       {},
+       "run.toml:4:64  error  model.attention_sinks = 4 (run.toml:4:64) needs a model.attention_window: "
+       "without "
+       "one every token sees all tokens before it, the first among them; give the window, which is 4096 in "
+       "Mistral 7B, or leave model.attention_sinks out"},
       {"model = { layers = 2, heads = 4, width = 64, rope_scaling = \"linear\" }\n",
        {},
        "run.toml:4:61  error  model.rope_scaling = \"linear\" (run.toml:4:61) needs model.rope_factor: give "

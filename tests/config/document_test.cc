@@ -29,6 +29,8 @@ Config all_changed() {
                   .head = "untied",
                   .positions = 512,
                   .rope_theta = 12345.678,
+                  .attention_window = 96,
+                  .attention_sinks = 4,
                   .norm_epsilon = 1e-6,
                   .freeze = {"embedding", "layers 0-1"}};
   config.data = {{{"a.txt", "text", 0.1},
@@ -160,6 +162,17 @@ TEST(ConfigIdentity, HasTheRotaryScalingWhereThereIsOne) {
   EXPECT_NE(config_identity(wide), config_identity(plain));
 }
 
+TEST(ConfigIdentity, HasTheWindowWhereThereIsOne) {
+  Config config = all_changed();
+  config.model.attention_window = config.model.attention_sinks = 0;
+  const std::string plain = config_identity(config);
+  config.model.attention_window = 64;
+  const std::string window = config_identity(config);
+  EXPECT_NE(window, plain);
+  config.model.attention_sinks = 1;
+  EXPECT_NE(config_identity(config), window);
+}
+
 // A config of a program that had the preset without its rotary scaling means what that program computed.
 TEST(LoadStoredConfig, APresetFromBeforeRotaryScalingStaysPlain) {
   Config config = all_changed();
@@ -169,8 +182,9 @@ TEST(LoadStoredConfig, APresetFromBeforeRotaryScalingStaysPlain) {
   std::string older;
   std::istringstream lines(dump_config(config));
   for (std::string line; std::getline(lines, line);) {
-    const bool is_younger =
-        line.starts_with("head_size") || (line.starts_with("rope_") && !line.starts_with("rope_theta"));
+    const bool is_younger = line.starts_with("head_size") || line.starts_with("attention_window") ||
+                            line.starts_with("attention_sinks") ||
+                            (line.starts_with("rope_") && !line.starts_with("rope_theta"));
     if (!is_younger) older += line + "\n";
   }
   const auto loaded = load_stored_config(posix_env(), older, "manifest.json");

@@ -1,5 +1,6 @@
 // Sequences that are continued from a cache of keys and values, beside forwards of the whole sequences: the same
-// bits, for the model of every golden file.
+// bits, for the model of every golden file, also in sliding windows.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +13,15 @@
 namespace holdfast::test {
 namespace {
 
-class CacheTest : public testing::TestWithParam<const char*> {
+struct CachedModel {
+  const char* golden;
+  std::int64_t window = 0, sinks = 0;
+  friend std::ostream& operator<<(std::ostream& stream, const CachedModel& each) {
+    return stream << each.golden;
+  }
+};
+
+class CacheTest : public testing::TestWithParam<CachedModel> {
  protected:
   CacheTest() {
     rig_.set_weights(
@@ -39,9 +48,16 @@ class CacheTest : public testing::TestWithParam<const char*> {
         << "from " << position << " on, " << count;
   }
 
-  Golden golden_{GetParam()};
+  ModelSpec spec() const {
+    ModelSpec spec = make_model_spec(golden_.config("fp32"));
+    spec.attention_window = GetParam().window;
+    spec.attention_sinks = GetParam().sinks;
+    return spec;
+  }
+
+  Golden golden_{GetParam().golden};
   BatchShapeBT shape_{.batch = golden_.batch(), .sequence_length = golden_.sequence_length()};
-  ModelRig rig_{make_model_spec(golden_.config("fp32")),
+  ModelRig rig_{spec(),
                 shape_,
                 {.mode = Model::Mode::forward_only, .cached_sequences = static_cast<int>(shape_.batch)}};
   std::vector<std::int32_t> tokens_;
@@ -63,8 +79,16 @@ TEST_P(CacheTest, RowsHaveTheLogitsOfTheWholeSequence) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CacheTest,
-                         testing::Values("gpt2", "llama", "llama_tied", "llama3", "qwen2", "qwen3"),
-                         [](const auto& test) { return std::string(test.param); });
+                         testing::Values(CachedModel{"gpt2"}, CachedModel{"llama"}, CachedModel{"llama_tied"},
+                                         CachedModel{"llama3"}, CachedModel{"qwen2"}, CachedModel{"qwen3"},
+                                         CachedModel{"llama", 7}, CachedModel{"llama3", 9, 2},
+                                         CachedModel{"gpt2", 1, 4}),
+                         [](const auto& test) {
+                           const CachedModel& each = test.param;
+                           return each.window == 0
+                                      ? std::string(each.golden)
+                                      : fmt::format("{}_{}_and_{}", each.golden, each.window, each.sinks);
+                         });
 
 }  // namespace
 }  // namespace holdfast::test

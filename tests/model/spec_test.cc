@@ -271,5 +271,17 @@ TEST(Flops, SixPerMatmulWeightAndCausalAttentionOnce) {
   EXPECT_DOUBLE_EQ(flops_per_token(preset_spec("gpt2-124m"), 1024), 797'815'296.0);
 }
 
+TEST(Flops, AWindowLeavesOutWhatItHides) {
+  ModelSpec spec = preset_spec("llama-15m");
+  const double whole = flops_per_token(spec, 1000);
+  spec.attention_window = 1000;
+  EXPECT_EQ(flops_per_token(spec, 1000), whole);
+  spec.attention_window = 300;
+  spec.attention_sinks = 50;
+  // The last token does not see 650 of 1000, the others fewer: 325 of a sequence's 500 in the mean of the last 650.
+  const double hidden = 2 * 2 * 3 * static_cast<double>(spec.layers * spec.attention_width()) * 325 * 0.65;
+  EXPECT_NEAR(flops_per_token(spec, 1000), whole - hidden, 1.0);
+}
+
 }  // namespace
 }  // namespace holdfast::test

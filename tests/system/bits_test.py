@@ -99,7 +99,7 @@ class BitsTest(unittest.TestCase):
         self.assertEqual(changing.digest(), reference)
 
     def test_layouts_of_the_families(self):
-        """What blocks of Qwen2 and Qwen3 have that those of Llama have not, under scaled frequencies: the same bits in data, tensor and
+        """What blocks of Qwen2 and Qwen3 have that those of Llama have not, under scaled frequencies, and a sliding window: the same bits in data, tensor and
         pipeline parallelism, with split backwards, sharded gradients and recompute, and over a stop."""
         common = ["--model.layers=2", "--model.heads=4", "--model.width=32", "--parallel.tensor_lanes=2", "--training.steps=8",
                   "--optimizer.warmup_steps=2", "--training.microbatches_per_lane=2"]
@@ -107,7 +107,8 @@ class BitsTest(unittest.TestCase):
             "qwen2": ["--model.style=qwen2", "--model.kv_heads=2", "--model.head=tied", "--model.rope_scaling=linear",
                       "--model.rope_factor=2"],
             "qwen3": ["--model.style=qwen3", "--model.kv_heads=2", "--model.head_size=12", "--model.rope_scaling=llama3",
-                      "--model.rope_factor=8", "--model.rope_original_positions=24"]}
+                      "--model.rope_factor=8", "--model.rope_original_positions=24"],
+            "mistral": ["--model.style=mistral", "--model.kv_heads=2", "--model.attention_window=7", "--model.attention_sinks=2"]}
         layouts = {"t2": (2, ["--parallel.tensor=2", "--training.recompute=full"]),
                    "d2p2": (4, ["--parallel.pipeline=2", "--parallel.pipeline_schedule=zero_bubble", "--training.recompute=selective"]),
                    "p2t2": (4, ["--parallel.tensor=2", "--parallel.pipeline=2", "--optimizer.shard_gradients=true"])}
@@ -124,7 +125,7 @@ class BitsTest(unittest.TestCase):
             self.stop_at(changing, 3, *layouts["t2"])
             changing.start(2).expect_exit(0)
             self.assertEqual(changing.digest(), reference)
-        self.assertEqual(len(digests), 2)
+        self.assertEqual(len(digests), 3)
 
     def test_another_rotary_scaling_is_refused(self):
         run = self.scene.run("rotary", ["--training.steps=6"])
