@@ -35,6 +35,8 @@ MODELS = {
     "qwen2": ("qwen2", ["--model.kv_heads=2", "--model.rope_scaling=linear", "--model.rope_factor=2"]),
     "qwen3, wide heads": ("qwen3", ["--model.kv_heads=2", "--model.head_size=24", "--model.head=tied"]),
     "mistral": ("mistral", ["--model.kv_heads=2"]),
+    "mistral, window": ("mistral", ["--model.kv_heads=2", "--model.attention_window=7"]),
+    "qwen2, window": ("qwen2", ["--model.kv_heads=2", "--model.attention_window=11"]),
     "llama, several files": ("llama", ["--model.width=256", "--model.kv_heads=1"]),
 }
 

@@ -18,6 +18,13 @@ enum class Biases {
   all   // of every linear layer but the head
 };
 
+// WindowMembers says which members of a config.json are about a sliding window.
+enum class WindowMembers {
+  none,
+  window,   // sliding_window, of every layer
+  switched  // sliding_window of the layers from max_window_layers on, where use_sliding_window is true
+};
+
 struct ModelFamily {
   std::string_view style;  // value of model.style
   NormKind norm = NormKind::rms_norm;
@@ -31,6 +38,7 @@ struct ModelFamily {
   std::int64_t foreign_kv_heads = 0;   // 0 = as many as heads
   std::int64_t foreign_head_size = 0;  // 0 = hidden_size / num_attention_heads
   std::int64_t foreign_positions = 2048;
+  WindowMembers foreign_window = WindowMembers::none;
 };
 
 std::span<const ModelFamily> model_families();

@@ -138,19 +138,47 @@ Result<void> read_rotary(ConfigMembers& members, const ForeignShapeOptions& opti
   return {};
 }
 
-// Checks that every token sees all tokens before it. transformers 5 says so layer by layer in layer_types.
-void expect_no_window(ConfigMembers& members, const ModelFamily& family) {
-  if (const Json* const types = members.find("layer_types"); types != nullptr && types->is_array()) {
-    bool full = true;
-    for (const Json& type : *types) full = full && type.is_string() && type.text() == "full_attention";
-    members.expect("layer_types", full, "\"full_attention\" in every layer");
+// Returns the number of layers that have a sliding window, of those that layer_types names one by one (transformers 5).
+std::optional<std::size_t> sliding_layers(ConfigMembers& members, std::int64_t layers) {
+  const Json* const types = members.find("layer_types");
+  if (types == nullptr || !types->is_array()) return std::nullopt;
+  std::size_t full = 0, sliding = 0;
+  for (const Json& type : *types) {
+    full += type.is_string() && type.text() == "full_attention" ? 1U : 0U;
+    sliding += type.is_string() && type.text() == "sliding_attention" ? 1U : 0U;
   }
-  if (family.style == "mistral") {
-    members.expect("sliding_window",
-                   members.find("sliding_window") == nullptr && members.has("sliding_window"), "null");
-  } else {
-    members.expect("use_sliding_window", !members.truth("use_sliding_window", false), "false");
+  const std::size_t all = std::max(types->size(), static_cast<std::size_t>(layers));
+  members.expect("layer_types", full == all || sliding == all,
+                 "\"full_attention\" or \"sliding_attention\" in every layer");
+  return sliding;
+}
+
+// Reads the sliding window, which all layers have or none. What a missing member means is what the classes of
+// transformers mean.
+void read_window(ConfigMembers& members, const ModelFamily& family, ModelConfig& model) {
+  const std::optional<std::size_t> sliding = sliding_layers(members, model.layers);
+  const bool is_switched_on = members.truth("use_sliding_window", false);
+  if (family.foreign_window == WindowMembers::none)
+    members.expect("use_sliding_window", !is_switched_on, "false");
+  const bool is_null = members.has("sliding_window") && members.find("sliding_window") == nullptr;
+  const bool is_used = !is_null && (family.foreign_window == WindowMembers::window ||
+                                    (family.foreign_window == WindowMembers::switched && is_switched_on));
+  constexpr std::int64_t usual_window = 4096, usual_first_layer = 28;
+  const std::int64_t window = is_used ? members.integer("sliding_window", usual_window) : 0;
+  members.expect("sliding_window", window > 0 || !is_used, "null or a number from 1 on");
+  bool slides = window > 0;
+  if (sliding.has_value()) {
+    const bool is_decided = family.foreign_window == WindowMembers::window;
+    members.expect("layer_types", slides ? *sliding > 0 || !is_decided : *sliding == 0,
+                   slides ? "\"sliding_attention\" in every layer" : "\"full_attention\" in every layer");
+    slides = slides && *sliding > 0;
+  } else if (slides && family.foreign_window == WindowMembers::switched) {
+    const std::int64_t first = members.integer("max_window_layers", usual_first_layer);
+    members.expect("max_window_layers", first == 0 || first >= model.layers,
+                   fmt::format("0, a window in every layer, or {}, in none,", model.layers));
+    slides = first == 0;
   }
+  if (slides) model.attention_window = window;
 }
 
 Result<void> read_rotary_model(ConfigMembers& members, const ModelFamily& family,
@@ -173,7 +201,7 @@ Result<void> read_rotary_model(ConfigMembers& members, const ModelFamily& family
   members.expect("hidden_act", activation == "silu" || activation == "swish", "\"silu\"");
   members.expect("attention_bias", !members.truth("attention_bias", false), "false");
   members.expect("mlp_bias", !members.truth("mlp_bias", false), "false");
-  expect_no_window(members, family);
+  read_window(members, family, model);
   model.head_size = members.integer("head_dim", family.foreign_head_size);
   if (model.head_size * model.heads == model.width) model.head_size = 0;
   return {};
@@ -262,12 +290,12 @@ Json rotary_json(const ModelSpec& spec, const ModelFamily& family, const Config&
             {"rope_parameters", std::move(parameters)},
             {"attention_dropout", 0.0}};
   if (family.biases != Biases::qkv) json["attention_bias"] = false;
-  if (family.style == "llama") {
-    json["mlp_bias"] = false;
-  } else {
-    json["sliding_window"] = nullptr;
-    json["use_sliding_window"] = false;
-  }
+  if (family.style == "llama") json["mlp_bias"] = false;
+  if (family.foreign_window == WindowMembers::none) return json;
+  const bool has_window = spec.attention_window > 0;
+  json["sliding_window"] = has_window ? Json(spec.attention_window) : Json(nullptr);
+  json["use_sliding_window"] = has_window && family.foreign_window == WindowMembers::switched;
+  if (has_window && family.foreign_window == WindowMembers::switched) json["max_window_layers"] = 0;
   return json;
 }
 
@@ -307,6 +335,19 @@ Result<std::string> hugging_face_config(const Config& config, WeightType precisi
                 spec.kv_heads, spec.heads);
   }
   const ModelFamily& family = family_of(config.model.style);
+  if (spec.attention_sinks > 0) {
+    return fail(ExitCode::config,
+                "model.attention_sinks = {}: the classes of transformers that models go to have no attention "
+                "sinks, so this model has no Hugging Face form",
+                spec.attention_sinks);
+  }
+  if (spec.attention_window > 0 && family.foreign_window == WindowMembers::none) {
+    return fail(
+        ExitCode::config,
+        "model.attention_window = {}: the class of model.style = \"{}\" in transformers has no sliding "
+        "window, so this model has no Hugging Face form; those of mistral, qwen2 and qwen3 have one",
+        spec.attention_window, config.model.style);
+  }
   Json json = family.is_rotary ? rotary_json(spec, family, config) : gpt2_json(spec, config.model);
   put_common(json, config, precision);
   return json.dump(2) + "\n";

@@ -23,12 +23,12 @@ struct ForeignShapeOptions {
 
 // Parses the text of a config.json. Fails with ExitCode::data when it is no JSON object, has members of
 // another type, or describes a model that this runtime does not compute (another architecture or activation, biases of
-// other layers, a sliding window, rotary frequencies scaled in another way, quantised weights).
+// other layers, a sliding window in some layers, rotary frequencies scaled in another way, quantised weights).
 Result<ForeignShape> parse_hugging_face_config(const std::string& text, const std::string& place,
                                                const ForeignShapeOptions& options);
 
-// Returns the text of config.json. Fails with ExitCode::config when GPT-2's classes cannot express the model
-// (grouped queries).
+// Returns the text of config.json. Fails with ExitCode::config when the classes of its family cannot express the model
+// (GPT-2's grouped queries, attention sinks, a window where they have none).
 Result<std::string> hugging_face_config(const Config& config, WeightType precision);
 std::string hugging_face_generation_config(const Config& config);
 

@@ -112,6 +112,13 @@ Result<std::string> llmc_header(const Config& config, WeightType precision) {
   if (spec.norm_epsilon < epsilon || spec.norm_epsilon > epsilon) {
     return not_expressible(fmt::format("model.norm_epsilon = {}, not 1e-5", config.model.norm_epsilon));
   }
+  if (spec.attention_window > 0) {
+    return fail(
+        ExitCode::config,
+        "model.attention_window = {}: llm.c's model files hold GPT-2 as OpenAI published it, which has no "
+        "sliding window, so this model has no form of llm.c",
+        spec.attention_window);
+  }
   HeaderWords words{};
   words[0] = model_magic;
   words[1] = precision == WeightType::fp32 ? fp32_version : bf16_version;

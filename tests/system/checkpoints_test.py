@@ -406,6 +406,47 @@ class CheckpointsTest(unittest.TestCase):
         self.check_foreign(tensors, config)
         self.check_config_comes_back(config, "head_dim", "sliding_window")
 
+    def test_import_of_a_mistral_with_a_window(self):
+        """Of 5 tokens in sequences of 8, in a text that is made token by token, and back."""
+        tensors, config = foreign_model.random_llama(kind="mistral", sliding_window=5)
+        imported = self.check_foreign(tensors, config)
+        self.check_config_comes_back(config, "sliding_window")
+        self.assertIn(", a window of 5 tokens", harness.program_output("inspect", imported))
+        whole = foreign_model.write_folder(self.path("whole"), tensors, config | {"sliding_window": None})
+        harness.program_output("import", whole, self.path("plain"))
+        shard = self.path("tokens.bin")
+        self.assertGreater(abs(self.loss(self.path("plain"), shard, 8) - self.loss(imported, shard, 8)), 1e-4, "it is another model")
+
+    def test_import_of_a_qwen2_with_a_window(self):
+        tensors, config = foreign_model.random_llama(kind="qwen2", use_sliding_window=True, sliding_window=3, max_window_layers=0)
+        self.check_foreign(tensors, config)
+        self.check_config_comes_back(config, "sliding_window", "use_sliding_window", "max_window_layers")
+
+    def test_windows_as_transformers_means_them(self):
+        for name, kind, more, window in (
+                ("missing", "mistral", {}, 4096), ("null", "mistral", {"sliding_window": None}, 0),
+                ("typed", "mistral", {"sliding_window": 6, "layer_types": ["sliding_attention"] * 2}, 6),
+                ("off", "qwen2", {"sliding_window": 6, "max_window_layers": 0}, 0),
+                ("above", "qwen2", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 2}, 0),
+                ("usual", "qwen3", {"use_sliding_window": True}, 0),
+                ("all", "qwen3", {"use_sliding_window": True, "sliding_window": 6, "layer_types": ["sliding_attention"] * 2}, 6)):
+            with self.subTest(name=name):
+                tensors, config = foreign_model.random_llama(kind=kind)
+                config = {key: value for key, value in config.items() if key != "sliding_window"} | more
+                folder = foreign_model.write_folder(self.path(name), tensors, config)
+                self.assertIn(f"\nattention_window = {window}\n", harness.program_output("import", folder, self.path(f"of-{name}")))
+
+    def test_windows_that_have_no_foreign_form(self):
+        for name, more, says in (
+                ("llama", [], 'the class of model.style = "llama" in transformers has no sliding window'),
+                ("sinks", ["--model.style=mistral", "--model.attention_sinks=2"], "model.attention_sinks = 2: the classes of transformers")):
+            with self.subTest(name=name):
+                run = self.trained(f"window-{name}", [*LLAMA, "--model.attention_window=9", *more])
+                done = harness.call_program("export", run.directory, self.path(name))
+                self.assertEqual(done.returncode, 2, done.stdout)
+                self.assertIn(says, done.stdout)
+                self.assertFalse(self.path(name).exists())
+
     def test_null_key_heads_are_as_many_as_heads(self):
         """Where the member is missing, the classes of Qwen2 and Mistral mean 32 and 8."""
         for kind in ("qwen2", "mistral"):
@@ -422,9 +463,11 @@ class CheckpointsTest(unittest.TestCase):
                 ("llama", {"rope_scaling": {"rope_type": "linear"}}, "factor = null"),
                 ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "original_max_position_embeddings is missing"),
                 ("llama", {"attention_bias": True}, "attention_bias = true"),
-                ("qwen2", {"use_sliding_window": True}, "use_sliding_window = true"),
+                ("llama", {"use_sliding_window": True}, "use_sliding_window = true"),
+                ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, "max_window_layers = 1"),
                 ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types = array"),
-                ("mistral", {"sliding_window": 4096}, "sliding_window = 4096"),
+                ("mistral", {"sliding_window": 0}, "sliding_window = 0"),
+                ("mistral", {"sliding_window": 8, "layer_types": ["full_attention"] * 2}, '"sliding_attention" in every layer'),
                 ("gemma", {}, 'model_type is "gemma"; the models that can be imported are llama, gpt2, qwen2, qwen3, mistral')):
             with self.subTest(kind=kind, more=more):
                 tensors, config = foreign_model.random_llama(kind=kind, **more)

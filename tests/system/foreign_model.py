@@ -198,20 +198,20 @@ def linear(rows, x, bias=None):
     return y if bias is None else [a + b for a, b in zip(y, bias)]
 
 
-def attention(queries, keys, values, heads, kv_heads):
-    """Causal; lists by position of all heads' values."""
+def attention(queries, keys, values, heads, kv_heads, window=None):
+    """Causal, of the last `window` tokens; lists by position of all heads' values."""
     head = len(queries[0]) // heads
     outputs = []
     for t, query in enumerate(queries):
-        output = []
+        output, seen = [], range(max(0, t + 1 - window) if window else 0, t + 1)
         for h in range(heads):
             group = h // (heads // kv_heads) * head
             q = query[h * head:(h + 1) * head]
-            scores = [dot(q, keys[s][group:group + head]) / math.sqrt(head) for s in range(t + 1)]
+            scores = [dot(q, keys[s][group:group + head]) / math.sqrt(head) for s in seen]
             top = max(scores)
             weights = [math.exp(score - top) for score in scores]
             total = sum(weights)
-            output += [sum(weights[s] * values[s][group + i] for s in range(t + 1)) / total for i in range(head)]
+            output += [sum(weight * values[s][group + i] for s, weight in zip(seen, weights)) / total for i in range(head)]
         outputs.append(output)
     return outputs
 
@@ -246,6 +246,14 @@ def gpt2_logits(tensors, config, tokens):
         xs = [add(x, y) for x, y in zip(xs, conv1d(f"h.{layer}.mlp.c_proj", [[gelu(v) for v in h] for h in hidden]))]
     head = weights["lm_head.weight"].rows() if "lm_head.weight" in weights else embedding
     return [linear(head, norm("ln_f", x)) for x in xs]
+
+
+def window_of(config):
+    """The sliding window of all layers, as MistralConfig and Qwen2Config have it; None without one."""
+    if config["model_type"] == "mistral":
+        return config["sliding_window"]
+    is_used = config.get("use_sliding_window", False) and config["max_window_layers"] == 0
+    return config["sliding_window"] if is_used else None
 
 
 def llama_logits(tensors, config, tokens):
@@ -285,7 +293,8 @@ def llama_logits(tensors, config, tokens):
         prefix = f"model.layers.{layer}"
         inputs = [norm(f"{prefix}.input_layernorm", x) for x in xs]
         q, k, v = ([projected(f"{prefix}.self_attn.{part}", x) for x in inputs] for part in "qkv")
-        mixed = attention([rotate(y, t) for t, y in enumerate(q)], [rotate(y, t) for t, y in enumerate(k)], v, heads, kv_heads)
+        mixed = attention([rotate(y, t) for t, y in enumerate(q)], [rotate(y, t) for t, y in enumerate(k)], v, heads, kv_heads,
+                          window_of(config))
         xs = [add(x, linear(rows[f"{prefix}.self_attn.o_proj.weight"], y)) for x, y in zip(xs, mixed)]
         for t, x in enumerate(xs):
             y = norm(f"{prefix}.post_attention_layernorm", x)
