@@ -172,6 +172,55 @@ TEST_F(LayoutTest, AnotherRotaryScalingIsAnotherRun) {
     EXPECT_NE(end.message.find(words), std::string::npos) << end.message;
 }
 
+class WindowTest : public LayoutTest, public testing::WithParamInterface<const char*> {};
+
+TEST_P(WindowTest, SlidingWindowWithSinks) {
+  const std::vector<std::string> what = {"model.attention_window=5", "model.attention_sinks=2",
+                                         fmt::format("training.precision={}", GetParam())};
+  for (const int ranks : {2, 3})
+    expect_same_bits({.run = fmt::format("d{}", ranks),
+                      .ranks = ranks,
+                      .overrides = {"threads=2", "training.recompute=full"}},
+                     what);
+  for (const int ranks : {2, 1}) {
+    const RunEnd end = train({.run = "changing", .ranks = ranks, .stop_after_steps = 5, .overrides = what});
+    ASSERT_EQ(end.code, ExitCode::saved) << end.message;
+  }
+  expect_same_bits({.run = "changing", .ranks = 3}, what);
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, WindowTest, testing::Values("fp32", "bf16"),
+                         [](const auto& each) { return std::string(each.param); });
+
+TEST_F(LayoutTest, AWindowOfTheWholeSequenceIsNone) {
+  const auto digest_of_window = [&](const char* window) {
+    EXPECT_EQ(train({.run = window, .overrides = {fmt::format("model.attention_window={}", window)}}).code,
+              ExitCode::done);
+    return digest(window);
+  };
+  const std::string plain = digest_of_window("0");
+  EXPECT_EQ(digest_of_window("4096"), plain);
+  EXPECT_NE(digest_of_window("5"), plain);
+}
+
+TEST_F(LayoutTest, AnotherWindowIsAnotherRun) {
+  ASSERT_EQ(train({.run = "one", .stop_after_steps = 2, .overrides = {"model.attention_window=5"}}).code,
+            ExitCode::saved);
+  const RunEnd end =
+      train({.run = "one", .overrides = {"model.attention_window=6", "model.attention_sinks=1"}});
+  EXPECT_EQ(end.code, ExitCode::config);
+  for (const char* words : {"model.attention_window: 5 -> 6", "model.attention_sinks: 0 -> 1"})
+    EXPECT_NE(end.message.find(words), std::string::npos) << end.message;
+}
+
+TEST_F(LayoutTest, WeightsOfAModelWithoutAWindowMayGetOne) {
+  ASSERT_EQ(train({.run = "base"}).code, ExitCode::done);
+  const RunEnd end = train({.run = "tuned",
+                            .overrides = {"model.attention_window=5", "model.attention_sinks=1",
+                                          "run.initialize_from=" + run_directory("base")}});
+  EXPECT_EQ(end.code, ExitCode::done) << end.message;
+}
+
 TEST_F(LayoutTest, AnyRecompute) {
   for (const char* mode : {"selective", "full"}) {
     for (const int ranks : {1, 3}) {
