@@ -6,6 +6,7 @@
 
 #include "kernels/implementation.h"
 #include "kernels/include/holdfast_kernel.h"
+#include "runtime/core/kernel_fault.h"
 
 namespace holdfast::kernels {
 
@@ -26,6 +27,8 @@ struct PluginKernel {
   const PluginFile* file = nullptr;
   const hf_kernel* kernel = nullptr;
   std::string text = {};  // "kernel mine of rmsnorm_forward, of the plug-in mine/kernel.so"
+  KernelName name = {};
+  std::string line = {};  // line_of(name)
 };
 
 // Returns the bytes of shared working memory that a plug-in's kernel asks for; 0 for the kernels of this build, which ask

@@ -85,10 +85,16 @@ Result<OpId> checked_op(const std::string& path, const hf_kernel& kernel) {
 }
 
 void add_kernel(LoadedPlugin& plugin, OpId op, const hf_kernel& kernel) {
+  KernelName name = {.op = name_of(op),
+                     .implementation = kernel.name,
+                     .digest = short_digest(plugin.file),
+                     .library = plugin.file.path};
+  std::string text = text_of(name), line = line_of(name);
   plugin.kernels.push_back({.file = &plugin.file,
                             .kernel = &kernel,
-                            .text = fmt::format("kernel {} of {}, of the plug-in {}", kernel.name,
-                                                name_of(op), plugin.file.path)});
+                            .text = std::move(text),
+                            .name = std::move(name),
+                            .line = std::move(line)});
   Implementation& added = plugin.implementations.emplace_back();
   added.op = op;
   added.name = kernel.name;

@@ -16,8 +16,9 @@ namespace {
 constexpr std::uint64_t magic_open = 0x6472616f62666831;    // "1hfboard"
 constexpr std::uint64_t magic_closed = 0x6472616f62666830;  // "0hfboard"
 constexpr const char* name_begin = "holdfast-board-";
-constexpr const char* table_end = "-hosts";   // of the name of a PeerHostTable
-constexpr std::uint32_t layout_version = 10;  // since then a slot has the kernel of a plug-in
+constexpr const char* table_end = "-hosts";  // of the name of a PeerHostTable
+constexpr std::uint32_t layout_version =
+    11;  // since then a slot says how it ended in the kernel of a plug-in
 constexpr std::uint32_t max_slots = 1'024, max_ring_spans = 1 << 16;
 constexpr std::int64_t patience_ns = 5'000'000'000;  // with one that is being made
 constexpr std::int64_t look_us = 1'000;
@@ -64,6 +65,7 @@ void clear(BoardSlot& slot) {
   store_text(slot.wait_operation, "");
   store_text(slot.storage_what, "");
   store_text(slot.plugin, "");
+  slot.kernel_end = 0;
   slot.drain_begun_ns = 0;
   slot.drain_step = slot.drain_bytes = 0;
   slot.moved_bytes = slot.device_ops = slot.spans_opened = 0;
@@ -100,7 +102,10 @@ SlotView read_once(const BoardSlot& slot) {
   view.wait_operation = load_text(slot.wait_operation);
   view.storage_begun_ns = plausible_time(slot.storage_begun_ns.load(order));
   view.storage_what = load_text(slot.storage_what);
-  view.plugin = load_text(slot.plugin);
+  view.plugin = kernel_of_line(load_text(slot.plugin));
+  const std::uint32_t end = slot.kernel_end.load(order);
+  view.kernel_end =
+      end <= static_cast<std::uint32_t>(KernelEnd::hang) ? static_cast<KernelEnd>(end) : KernelEnd::unknown;
   view.drain_begun_ns = plausible_time(slot.drain_begun_ns.load(order));
   view.drain_step = slot.drain_step.load(order);
   view.drain_bytes = slot.drain_bytes.load(order);
@@ -112,6 +117,14 @@ SlotView read_once(const BoardSlot& slot) {
 }
 
 }  // namespace
+
+KernelFault fault_of(const SlotView& slot, KernelEnd how, const std::string& host) {
+  return {.kernel = slot.plugin,
+          .how = how,
+          .rank = slot.launched_rank,
+          .host = host,
+          .step = slot.completed_step()};
+}
 
 std::string board_name(const std::string& start) {
   return name_begin + to_hex(digest_of(start));

@@ -30,6 +30,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/core/kernel_fault.h"
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 #include "runtime/os/process_identity.h"
@@ -89,8 +90,10 @@ struct alignas(64) BoardSlot {
   // Time at which the guard last saw a sign of life: one of the counters above, or one that it finds in /proc
   // (signs_of_life.h). The guard writes this word.
   std::atomic<std::int64_t> life_ns{0};
-  // Kernel of a plug-in that the rank's device runs (any), as PluginKernel::text; empty: none.
+  // Kernel of a plug-in that the rank's device runs (any), by line_of(); empty: none.
   std::array<std::atomic<std::uint64_t>, board_text_bytes / 8> plugin{};
+  // KernelEnd of a process that ended while there was one. The guard writes this word.
+  std::atomic<std::uint32_t> kernel_end{0};
   // The flight ring. Each span that begins is a sign of life, too.
   std::atomic<std::uint64_t> spans_opened{0};
   std::atomic<std::uint32_t> ring_spans{0};
@@ -197,13 +200,19 @@ struct SlotView {
   std::string wait_operation = {};
   std::int64_t storage_begun_ns = 0;
   std::string storage_what = {};
-  std::string plugin = {};
+  KernelName plugin = {};  // empty: it runs none
+  KernelEnd kernel_end = KernelEnd::unknown;
   std::int64_t drain_begun_ns = 0;
   std::uint64_t drain_step = 0, drain_bytes = 0;
   std::uint64_t moved_bytes = 0, device_ops = 0, spans_opened = 0;
   std::int64_t life_ns = 0;
+
+  // Returns the newest step that the rank has completed.
+  std::uint64_t completed_step() const { return phase == Phase::step && step > 0 ? step - 1 : step; }
 };
 SlotView read_slot(const BoardSlot& slot);
+// Returns the fault of the kernel that the slot has.
+KernelFault fault_of(const SlotView& slot, KernelEnd how, const std::string& host);
 // Clamps a time or duration to within 36 years of 0. A damaged board or a foreign message can hold any
 // number; after this, differences and sums of a few of them cannot overflow.
 inline std::int64_t plausible_time(std::int64_t time) {

@@ -150,6 +150,12 @@ std::string life_clause(const WatchedRank& rank, std::int64_t now_ns) {
   return fmt::format("; there are signs of life, but {} are the most", duration(ceiling_of(slot)));
 }
 
+// Returns whether nothing but the kernel of a plug-in keeps the rank.
+bool hangs_in_plugin(const WatchedRank& rank) {
+  return rank.slot.wait_begun_ns <= 0 && !waits_for_storage(rank) && rank.slot.phase != Phase::spare &&
+         !rank.stopped && !rank.slot.plugin.empty();
+}
+
 std::string hang_sentence(const WatchedRank& rank, const WatchedRank* recovering, std::int64_t now_ns) {
   const SlotView& slot = rank.slot;
   std::string text = fmt::format("{} hangs: {} for {}, {}", who(rank), at(slot),
@@ -164,7 +170,8 @@ std::string hang_sentence(const WatchedRank& rank, const WatchedRank* recovering
   } else if (waits_for_storage(rank)) {
     text += fmt::format("; it waits for storage ({})", slot.storage_what);
   } else if (slot.phase != Phase::spare && !rank.stopped) {
-    text += slot.plugin.empty() ? "; it waits for nobody" : fmt::format("; it runs {}", slot.plugin);
+    text +=
+        hangs_in_plugin(rank) ? fmt::format("; it runs {}", text_of(slot.plugin)) : "; it waits for nobody";
   }
   if (over_ns(rank, now_ns) <= 0 && over_recovery_ns(rank, recovering, now_ns) > 0)
     text +=
@@ -323,9 +330,13 @@ HangReport find_hung_rank(std::span<const WatchedRank> ranks, std::int64_t now_n
   for (const std::size_t each : graph.hung()) {
     std::string sentence = hang_sentence(ranks[each], graph.recovering(), now_ns);
     if (report.kind == HangReport::Kind::none) {
-      report = {.kind = HangReport::Kind::rank, .index = each, .sentence = std::move(sentence)};
+      report = {.kind = HangReport::Kind::rank,
+                .index = each,
+                .sentence = std::move(sentence),
+                .in_plugin = hangs_in_plugin(ranks[each])};
     } else {
-      report.others.push_back({.index = each, .sentence = std::move(sentence)});
+      report.others.push_back(
+          {.index = each, .sentence = std::move(sentence), .in_plugin = hangs_in_plugin(ranks[each])});
     }
   }
   if (report.kind != HangReport::Kind::none) return report;

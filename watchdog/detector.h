@@ -40,11 +40,13 @@ struct HangReport {
     deadlock,  // all wait for the others and poll, some for twice their time
   };
   Kind kind = Kind::none;
-  std::size_t index = 0;  // index of the rank that hangs in `ranks`
-  std::string sentence;   // "rank 2 (host a) hangs: step 9 for 5.2 s, 31 ms are usual; it is stopped"
+  std::size_t index = 0;   // index of the rank that hangs in `ranks`
+  std::string sentence;    // "rank 2 (host a) hangs: step 9 for 5.2 s, 31 ms are usual; it is stopped"
+  bool in_plugin = false;  // it hangs in the kernel of a plug-in that its slot has
   struct Another {
     std::size_t index = 0;
     std::string sentence = {};
+    bool in_plugin = false;
   };
   std::vector<Another> others = {};  // ranks that hang beside it
   // Hosts whose ranks are to end in a deadlock, so that the others can go on: a smallest set that explains which hosts

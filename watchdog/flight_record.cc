@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "runtime/core/json.h"
+#include "runtime/core/record.h"
 #include "runtime/os/foreign_text.h"
 
 namespace holdfast::watchdog {
@@ -141,6 +142,10 @@ SlotView slot_of(Fields& fields) {
     slot.wait_number = of_wait.integer<std::uint32_t>("number");
     fields.ok = fields.ok && of_wait.ok;
   }
+  if (const Json* kernel = fields.find("kernel"); kernel != nullptr) {
+    std::string problem;
+    fields.ok = fields.ok && field_from_json(*kernel, slot.plugin, problem);
+  }
   if (const Json* drain = fields.find("drain"); drain != nullptr) {
     Fields of_drain(*drain);
     slot.drain_begun_ns = of_drain.time("begun_ns");
@@ -221,6 +226,7 @@ std::string flight_json(const FlightRecord& record) {
     json["drain"] = {
         {"step", slot.drain_step}, {"bytes", slot.drain_bytes}, {"begun_ns", slot.drain_begun_ns}};
   }
+  if (!slot.plugin.empty()) json["kernel"] = field_to_json(slot.plugin);
   json["lost_spans"] = record.lost_spans;
   const auto text_of = [](const Json& value) {  // a damaged board may hold any bytes
     return value.dump_any();

@@ -261,6 +261,9 @@ class Guard {
         case GuardAction::Kind::say:
           say(action.text);
           break;
+        case GuardAction::Kind::judge_kernel:
+          judge_kernel(action);
+          break;
         case GuardAction::Kind::report:
           if (settings_.on_hang != nullptr)
             will_write(GuardWriter::Kind::report,
@@ -277,6 +280,14 @@ class Guard {
           break;
       }
     }
+  }
+
+  void judge_kernel(const GuardAction& action) {
+    board_->slot(action.slot).kernel_end = static_cast<std::uint32_t>(action.fault.how);
+    if (settings_.on_kernel_fault == nullptr || !action.fault.is_valid()) return;
+    will_write(GuardWriter::Kind::report,
+               [tell = settings_.on_kernel_fault, directory = read_run_directory(board_->header()),
+                fault = action.fault] { tell(directory, fault); });
   }
 
   std::vector<SlotProcess> all_processes() const {

@@ -48,6 +48,8 @@ struct GuardSettings {
   // Called when the process of a rank has ended without saying that it would, and not by this guard, where the
   // system tells how; may be null.
   std::function<void(const RankDeath& death)> on_end = {};
+  // Called when a rank has ended in the kernel of a plug-in, with the run directory (empty: not known); may be null.
+  std::function<void(const std::string& run_directory, const KernelFault& fault)> on_kernel_fault = {};
   // Called with the hosts that are out of reach, when they have become others; may be null.
   std::function<void(const std::vector<std::string>& hosts)> on_silent = {};
   // Called once, by the thread of run_guard(), which it must not hold up: the ranks have said which run they are of. May be

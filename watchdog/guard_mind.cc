@@ -19,11 +19,6 @@ constexpr std::int64_t ms = 1'000'000;
 constexpr std::int64_t report_for_ns = 500 * ms, distant_look_ns = 500 * ms;
 constexpr char stopped = 'T';
 
-// Returns the newest step that a rank had completed.
-std::uint64_t completed_step(const SlotView& slot) {
-  return slot.phase == Phase::step && slot.step > 0 ? slot.step - 1 : slot.step;
-}
-
 }  // namespace
 
 GuardMind::GuardMind(const GuardMindSettings& settings, std::string host, std::size_t slots)
@@ -95,12 +90,17 @@ bool is_crash(const ProcessEnd& end) {
   return end.killed && std::ranges::find(signals, end.code) != signals.end();
 }
 
-// Returns "signal 11 (SIGSEGV), while it ran kernel mine of rotary, of the plug-in mine/kernel.so"; empty: not known. Which
-// of its threads has crashed is not known: it may be another.
+// Returns how a process ended that has run a kernel of a plug-in. Which of its threads has crashed is not known: it may be
+// another.
+KernelEnd kernel_end_of(const SlotLook& look) {
+  return look.end.has_value() && is_crash(*look.end) ? KernelEnd::crash : KernelEnd::other;
+}
+
+// Returns "signal 11 (SIGSEGV), while it ran kernel mine of rotary, of the plug-in mine/kernel.so"; empty: not known.
 std::string cause_of(const SlotLook& look) {
   if (!look.end.has_value()) return {};
-  const bool is_in_plugin = !look.slot.plugin.empty() && is_crash(*look.end);
-  return text_of(*look.end) + (is_in_plugin ? ", while it ran " + look.slot.plugin : "");
+  const bool is_in_plugin = !look.slot.plugin.empty() && kernel_end_of(look) == KernelEnd::crash;
+  return text_of(*look.end) + (is_in_plugin ? ", while it ran " + text_of(look.slot.plugin) : "");
 }
 
 }  // namespace
@@ -121,7 +121,8 @@ void GuardMind::look_at(std::size_t index, const SlotLook& look) {
   dead_.ranks.push_back({.slot = static_cast<std::uint32_t>(index),
                          .rank = slot.launched_rank,
                          .cause = cause_of(look),
-                         .step = completed_step(slot)});
+                         .step = slot.completed_step(),
+                         .fault = fault_of(slot, kernel_end_of(look), host_)});
 }
 
 // Tells of all in one sentence for each cause. The console hears of those whose cause is known; of the others
@@ -143,6 +144,12 @@ GuardActions GuardMind::report_deaths(std::span<const Death> deaths) const {
     if (!cause.empty()) known += fmt::format("{}{}", known.empty() ? "" : "; ", sentence);
   }
   GuardActions actions;
+  // First: those that go on wait for it.
+  for (const Death& death : deaths) {
+    if (!death.fault.kernel.empty())
+      actions.push_back(
+          {.kind = Kind::judge_kernel, .slot = death.slot, .rank = death.rank, .fault = death.fault});
+  }
   if (!all.empty()) actions.push_back({.kind = Kind::take_flight, .text = all});
   if (!known.empty()) actions.push_back({.kind = Kind::say, .text = known});
   for (const Death& death : deaths) {
@@ -309,7 +316,8 @@ void GuardMind::find_hang(const HostEvidence& evidence, GuardActions& actions) {
   }
   const HangReport report = find_hung_rank(ranks, now_ns_, waiting_silent_ns);
   std::vector<HangReport::Another> hung = report.others;
-  hung.insert(hung.begin(), {.index = report.index, .sentence = report.sentence});
+  hung.insert(hung.begin(),
+              {.index = report.index, .sentence = report.sentence, .in_plugin = report.in_plugin});
   Suspicion suspicion = {.kind = report.kind, .indices = {}};
   for (const HangReport::Another& each : hung) suspicion.indices.push_back(each.index);
   const bool again = suspicion == suspected_;
@@ -333,6 +341,14 @@ void GuardMind::end(std::span<const HangReport::Another> hung, const HostEvidenc
   };
   for (const HangReport::Another& each : hung)
     actions.push_back({.kind = Kind::post_hang, .rank = rank_of(each), .text = each.sentence});
+  for (const HangReport::Another& each : hung) {
+    const SlotView& slot = evidence.slots[each.index];
+    if (slot.plugin.empty()) continue;
+    actions.push_back({.kind = Kind::judge_kernel,
+                       .slot = static_cast<std::uint32_t>(each.index),
+                       .rank = slot.launched_rank,
+                       .fault = fault_of(slot, each.in_plugin ? KernelEnd::hang : KernelEnd::other, host_)});
+  }
   for (const HangReport::Another& each : hung) {
     kill(each.index, evidence, actions);
     actions.push_back({.kind = Kind::say, .text = each.sentence + "; it is ended"});

@@ -56,12 +56,14 @@ struct GuardAction {
     say,               // print `text`
     report,            // tell the launcher `text` about `rank` (GuardSettings::on_hang)
     report_end,        // tell it how the process of `slot`, of `rank`, ended (GuardSettings::on_end)
+    judge_kernel,  // write on the board how the process of `slot` ended in its plug-in's kernel, and tell of a `fault`
   };
   Kind kind = Kind::say;
   std::uint32_t slot = 0;
   int rank = -1;  // launched; -1: all of this host
   std::string text = {};
   std::uint64_t step = 0;  // of report_end: the newest step that the rank had completed
+  KernelFault fault = {};  // of judge_kernel; `how` may say that it was none
   bool operator==(const GuardAction&) const = default;
 };
 using GuardActions = std::vector<GuardAction>;
@@ -137,6 +139,7 @@ class GuardMind {
     int rank = -1;           // launched
     std::string cause = {};  // "signal 9 (SIGKILL)", and the kernel of a plug-in; empty: not known
     std::uint64_t step = 0;  // newest that it had completed
+    KernelFault fault = {};  // of the kernel of a plug-in that it ran; one without a name: it ran none
   };
   // Ranks that were found dead in the present look, without those that this guard killed, and spares that
   // are lost.

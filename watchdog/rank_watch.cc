@@ -162,6 +162,24 @@ void RankWatch::runs_plugin(std::string_view kernel) {
   store_text(kernel.empty() ? words.first(1) : words, kernel);
 }
 
+KernelFaults RankWatch::kernel_faults_of(std::span<const int> launched_ranks, std::int64_t patience_ms) {
+  constexpr std::int64_t look_us = 2'000;
+  const std::int64_t until_ns = env_->monotonic_ns() + patience_ms * 1'000'000;
+  KernelFaults faults;
+  for (std::uint32_t index = 0; index < board_->slots(); ++index) {
+    SlotView slot = read_slot(board_->slot(index));
+    const bool is_asked = std::ranges::find(launched_ranks, slot.launched_rank) != launched_ranks.end();
+    if (index == slot_ || !is_asked || slot.left || slot.plugin.empty()) continue;
+    while (slot.kernel_end == KernelEnd::unknown && env_->monotonic_ns() < until_ns) {
+      env_->sleep_us(look_us);
+      slot = read_slot(board_->slot(index));
+    }
+    const KernelFault fault = fault_of(slot, slot.kernel_end, env_->host_name());
+    if (fault.is_valid()) faults.push_back(fault);
+  }
+  return faults;
+}
+
 void RankWatch::waits_for_storage(const char* what) {
   BoardSlot& slot = this->slot();
   const std::int64_t now_ns = env_->monotonic_ns();

@@ -78,8 +78,11 @@ class RankWatch final : public WaitListener {
   void moved(std::uint64_t bytes) { slot().moved_bytes.fetch_add(bytes, std::memory_order_relaxed); }
   std::atomic<std::uint64_t>& device_ops() { return slot().device_ops; }  // for Device::count_ops_in
 
-  // Says which kernel of a plug-in the device runs, from any thread; empty: none any more.
+  // Says which kernel of a plug-in the device runs (line_of()), from any thread; empty: none any more.
   void runs_plugin(std::string_view kernel);
+  // Returns the faults of such kernels with which those of these ranks ended that were on this host. Where one ran a kernel at
+  // its end, the guard is waited for, for `patience_ms`: it sees how a process ends.
+  KernelFaults kernel_faults_of(std::span<const int> launched_ranks, std::int64_t patience_ms);
 
   void drains(std::uint64_t step, std::uint64_t bytes);  // any thread
   void drained();

@@ -120,8 +120,8 @@ class Device : public DeviceQueue {
   // nothing is in flight. A device that runs nothing counts nothing.
   virtual void count_ops_in(std::atomic<std::uint64_t>& /*done*/) {}
 
-  // Makes the device call `report` from its queue before each kernel of a plug-in, with PluginKernel::text, and after it
-  // with an empty text: a monitor then names a kernel that crashes or hangs. Called while nothing is in flight. A
+  // Makes the device call `report` from its queue before each kernel of a plug-in, with PluginKernel::line, and after it
+  // with an empty one: a monitor then names a kernel that crashes or hangs. Called while nothing is in flight. A
   // device without plug-ins never calls it.
   virtual void report_plugins(std::function<void(std::string_view)> /*report*/) {}
 

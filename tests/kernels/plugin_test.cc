@@ -104,8 +104,10 @@ class PluginTest : public testing::Test {
                        .launch = add_by_parts};
   PluginFile file_ = {
       .path = "mine.so", .digest = "0123456789abcdef0123456789abcdef", .source = "1a2b3c4 dirty"};
-  PluginKernel plugin_ = {
-      .file = &file_, .kernel = &kernel_, .text = "kernel mine of add, of the plug-in mine.so"};
+  PluginKernel plugin_ = {.file = &file_,
+                          .kernel = &kernel_,
+                          .text = "kernel mine of add, of the plug-in mine.so",
+                          .line = "add mine 0123456789abcdef mine.so"};
   Implementation implementation_;
   std::vector<ImplementationList> lists_;
 };
@@ -156,7 +158,7 @@ TEST_F(PluginTest, ComputesWhatItSupportsAndTheDefaultTheRest) {
     EXPECT_EQ(y[0], count == 10 ? 1003.0F : 3.0F);
     EXPECT_EQ(y[static_cast<std::size_t>(count) - 1], count == 10 ? 1003.0F : 3.0F);
   }
-  const std::string text = "kernel mine of add, of the plug-in mine.so";
+  const std::string text = "add mine 0123456789abcdef mine.so";
   EXPECT_THAT(reports, ElementsAre(text, "", text, ""))
       << "its question about the call that it leaves is its code, too";
 }

@@ -321,7 +321,7 @@ TEST(Detector, OfAnUnknownKindTheMostAreNotEndedAtOnce) {
 // On a busy machine the guard looks before such a rank begins anything.
 TEST(Detector, NamesTheKernelOfAPluginThatRuns) {
   WatchedRank one = computes(1, 5'200);
-  one.slot.plugin = "kernel mine of add, of the plug-in mine.so";
+  one.slot.plugin = {.op = "add", .implementation = "mine", .digest = "01", .library = "mine.so"};
   EXPECT_EQ(
       report_on({waits(0, 5'300), one}).sentence,
       "rank 1 (host a) hangs: step 9 for 5.2 s, 31 ms are usual; it runs kernel mine of add, of the plug-in "

@@ -56,6 +56,7 @@ TEST(FlightRecord, ComesBackFromItsFile) {
   one.slot.drain_begun_ns = dump_ns - 3;
   one.slot.drain_step = 8;
   one.slot.drain_bytes = ~std::uint64_t{0};
+  one.slot.plugin = {.op = "add", .implementation = "mine", .digest = "01", .library = "a \"b\".so"};
   one.lost_spans = 5;
   one.state = 'T';
   const FlightRecord back = parse_flight(flight_json(one), "x.json").value();
@@ -63,6 +64,7 @@ TEST(FlightRecord, ComesBackFromItsFile) {
   EXPECT_EQ(back.spans, one.spans);
   EXPECT_EQ(back.slot.wait_operation, one.slot.wait_operation);
   EXPECT_EQ(back.slot.drain_bytes, one.slot.drain_bytes);
+  EXPECT_EQ(back.slot.plugin, one.slot.plugin);
   EXPECT_EQ(flight_file_name(one), "20261122T162000.125Z-rank-0003.json");
 }
 

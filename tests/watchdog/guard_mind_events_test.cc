@@ -98,7 +98,8 @@ TEST(GuardMind, TellsHowTheyDiedAsFarAsItIsKnown) {
 
 TEST(GuardMind, NamesTheKernelOfAPluginWhereItCanHaveEndedTheProcess) {
   MindHost host(3);
-  for (const int each : {0, 1, 2}) host.slot(each).plugin = "kernel mine of add, of the plug-in mine.so";
+  const KernelName name = {.op = "add", .implementation = "mine", .digest = "01", .library = "mine.so"};
+  for (const int each : {0, 1, 2}) host.slot(each).plugin = name;
   host.pass(100);
   host.dies(0, ProcessEnd{.killed = true, .code = 11});
   host.dies(1, ProcessEnd{.killed = true, .code = 9});
@@ -107,6 +108,38 @@ TEST(GuardMind, NamesTheKernelOfAPluginWhereItCanHaveEndedTheProcess) {
   EXPECT_THAT(host.texts(GuardAction::Kind::report_end),
               ElementsAre("signal 11 (SIGSEGV), while it ran kernel mine of add, of the plug-in mine.so",
                           "signal 9 (SIGKILL)", "exit code 3"));
+  std::vector<KernelFault> faults;
+  for (const GuardAction& action : host.actions()) {
+    if (action.kind == GuardAction::Kind::judge_kernel) faults.push_back(action.fault);
+  }
+  const auto fault = [&](int rank, KernelEnd how) {
+    return KernelFault{.kernel = name, .how = how, .rank = rank, .host = "a", .step = 8};
+  };
+  EXPECT_THAT(faults,
+              ElementsAre(fault(0, KernelEnd::crash), fault(1, KernelEnd::other), fault(2, KernelEnd::other)))
+      << "of each it is said, because those that go on wait for it";
+}
+
+TEST(GuardMind, JudgesAKernelThatHangsBeforeItsProcessIsEnded) {
+  using Kind = GuardAction::Kind;
+  MindHost host(3);
+  host.waits(0, for_ever_ms);
+  for (const int each : {1, 2}) {
+    host.slot(each).plugin = {.op = "add", .implementation = "mine", .digest = "01", .library = "mine.so"};
+    host.computes(each, each == 1 ? 100 : 5'000);
+  }
+  host.stops(2);
+  host.pass(12'000);
+  ASSERT_THAT(host.killed(), ElementsAre(1, 2));
+  std::vector<std::pair<int, KernelEnd>> judged;
+  bool is_before = true;
+  for (const GuardAction& action : host.actions()) {
+    if (action.kind == Kind::judge_kernel) judged.emplace_back(action.rank, action.fault.how);
+    if (action.kind == Kind::kill && judged.empty()) is_before = false;
+  }
+  EXPECT_TRUE(is_before);
+  EXPECT_THAT(judged, ElementsAre(std::pair(1, KernelEnd::hang), std::pair(2, KernelEnd::other)))
+      << "one that somebody has stopped does not hang in it";
 }
 
 TEST(GuardMind, OfTheOneThatItKillsItSaysNoSecondTime) {

@@ -326,6 +326,27 @@ TEST_F(RankWatchTest, HearsWhyAnotherRankHasLeft) {
   EXPECT_EQ(one->take_why_left(), "");
 }
 
+TEST_F(RankWatchTest, HearsInWhichKernelsTheOthersHaveEnded) {
+  const auto watch = begin(0), crashed = begin(1), killed = begin(2), unjudged = begin(3);
+  const KernelName name = {.op = "add", .implementation = "mine", .digest = "01", .library = "mine.so"};
+  for (RankWatch* each : {crashed.get(), killed.get(), unjudged.get()}) {
+    each->enter(Phase::step, 9);
+    each->runs_plugin(line_of(name));
+  }
+  EXPECT_EQ(view(1).plugin, name);
+  board = Board::open(env, env.board).value();
+  board->slot(1).kernel_end = static_cast<std::uint32_t>(KernelEnd::crash);
+  board->slot(2).kernel_end = static_cast<std::uint32_t>(KernelEnd::other);
+  const std::vector<int> lost = {1, 2, 7};
+  const KernelFault fault = {
+      .kernel = name, .how = KernelEnd::crash, .rank = 1, .host = env.host_name(), .step = 8};
+  EXPECT_EQ(watch->kernel_faults_of(lost, /*patience_ms=*/10'000), KernelFaults{fault});
+  EXPECT_TRUE(watch->kernel_faults_of(std::vector{3}, /*patience_ms=*/20).empty()) << "nobody says anything";
+  crashed->runs_plugin({});
+  EXPECT_TRUE(view(1).plugin.empty());
+  EXPECT_TRUE(watch->kernel_faults_of(lost, /*patience_ms=*/10'000).empty()) << "it ran none";
+}
+
 TEST_F(RankWatchTest, ItsRingIsReadFromOutside) {
   const auto watch = begin();
   SpanRecorder recorder(env);

@@ -390,7 +390,7 @@ void CpuDevice::execute(const Slot& slot) {
   // Reports a plug-in from its first question on, which is whether it computes the call.
   const ImplementationOrder& order = choice.order_of(slot.place, slot.arguments);
   const bool is_reported = report_plugin_ && !order.empty() && order.front()->plugin != nullptr;
-  if (is_reported) report_plugin_(order.front()->plugin->text);
+  if (is_reported) report_plugin_(order.front()->plugin->line);
   const Implementation& kernel = first_that_computes(order, slot.arguments);
   if (is_reported && (kernel.plugin == nullptr || is_compared)) report_plugin_({});
   if (is_compared) return run_compared(*shadow, call, slot, kernel);
@@ -416,7 +416,7 @@ void CpuDevice::run_compared(const KernelRule& shadow, const ShadowedCall& call,
            name_of(slot.id));
   const auto run_chosen = [&] {
     const bool is_reported = report_plugin_ && kernel.plugin != nullptr;
-    if (is_reported) report_plugin_(kernel.plugin->text);
+    if (is_reported) report_plugin_(kernel.plugin->line);
     run_on_kernel(slot, kernel);
     if (is_reported) report_plugin_({});
   };

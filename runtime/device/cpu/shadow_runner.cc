@@ -135,7 +135,7 @@ void compare(const Operand& operand, const std::byte* chosen, const std::byte* s
 
 void with_report(const Implementation& candidate, const PluginReport& report, const auto& work) {
   const bool is_reported = report && candidate.plugin != nullptr;
-  if (is_reported) report(candidate.plugin->text);
+  if (is_reported) report(candidate.plugin->line);
   work();
   if (is_reported) report({});
 }

@@ -38,6 +38,7 @@ std::vector<Seed> flight_seeds() {
   record.slot.wait_begun_ns = 8'000'000'000;
   record.slot.wait_operation = "all_reduce";
   record.slot.drain_begun_ns = 5;
+  record.slot.plugin = {.op = "add", .implementation = "mine", .digest = "01", .library = "mine.so"};
   return {{"two-spans", bytes_of_text(flight_json(record))}};
 }
 
