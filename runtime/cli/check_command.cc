@@ -296,6 +296,7 @@ void print_start(const RunSetup& setup) {
     fmt::print("  resumes      from {} (step {})\n", start.checkpoint, start.step);
   if (!start.begins.empty())
     fmt::print("  generation   a new one begins there: {}\n", printable(start.begins));
+  for (const KernelFault& each : setup.left_out) fmt::print("  left out     {}\n", printable(text_of(each)));
   for (const std::string& change : setup.changes.lines) fmt::print("  changes      {}\n", printable(change));
 }
 
@@ -311,6 +312,7 @@ Result<void> check_run(Env& env, const std::string& path, const std::vector<std:
     request.config.device = setup.config.device;
     request.origin = loaded->origin;
   }
+  if (setup.step > PrepareStep::kernels) request.config.kernels = setup.config.kernels;
   print_data(setup);
   if (setup.step > PrepareStep::layout) print_run(env, setup.config);
   if (setup.step > PrepareStep::layout && setup.data != nullptr) print_blend(setup.config, *setup.data);

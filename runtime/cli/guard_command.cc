@@ -10,6 +10,7 @@
 #include "runtime/os/console.h"
 #include "runtime/os/posix_output.h"
 #include "runtime/os/processes.h"
+#include "runtime/run/kernel_faults.h"
 #include "runtime/run/launch_record.h"
 #include "watchdog/board.h"
 #include "watchdog/guard.h"
@@ -89,6 +90,12 @@ Result<void> guard(const std::vector<std::string>& words) {
        .on_end =
            [](const RankDeath& death) {
              report_death_to_launcher(posix_env(), death.rank, death.process, death.cause, death.step);
+           },
+       .on_kernel_fault =
+           [](const std::string& directory, const KernelFault& fault) {
+             report_kernel_fault_to_launcher(posix_env(), fault);
+             const Result<void> kept = keep_kernel_faults(posix_env(), {directory}, {fault});
+             if (!kept.ok()) print_message("{}", kept.error().message);
            },
        .on_silent =
            [](const std::vector<std::string>& hosts) { report_silent_hosts_to_launcher(posix_env(), hosts); },

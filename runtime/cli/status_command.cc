@@ -20,6 +20,7 @@
 #include "runtime/os/signals.h"
 #include "runtime/run/claim.h"
 #include "runtime/run/event_reading.h"
+#include "runtime/run/kernel_faults.h"
 #include "runtime/run/launch_record.h"
 #include "runtime/run/log_reader.h"
 #include "runtime/run/run_directory.h"
@@ -123,6 +124,7 @@ class RunFollower {
     run_.log_unreadable = read.ok() || is_none ? "" : read.error().message;
     if (run_.steps == 0) read_steps();
     run_.left_out = read_host_rows(*env_, paths_).hosts;
+    run_.kernel_faults = read_kernel_faults(*env_, paths_);
     run_.here = ranks_here(*env_, processes_here(*env_, run_, paths_));
     run_.times = times_of_ranks(*env_, paths_);
     const Result<std::uint64_t> free = env_->free_bytes(paths_.directory);

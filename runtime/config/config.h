@@ -229,8 +229,9 @@ struct KernelsConfig {
   std::array<std::string, op_count> implementations;  // by OpId; "auto" = the best of the registry
   std::string plan;                                   // file (kernels/product_plan.h); empty = none
   std::vector<std::string> plugins;                   // libraries (kernels/plugin.h); of a stored config none
-  std::vector<KernelRuleConfig> rules;                // choices that come before those of implementations
-  std::vector<KernelRuleConfig> shadows;              // implementations that are compared, and decide no bit
+  std::string on_failure = "retry";       // a kernel of a plug-in crashes or hangs: "retry", "fall_back"
+  std::vector<KernelRuleConfig> rules;    // choices that come before those of implementations
+  std::vector<KernelRuleConfig> shadows;  // implementations that are compared, and decide no bit
 };
 
 struct TraceConfig {

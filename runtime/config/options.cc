@@ -551,6 +551,12 @@ std::vector<Option> kernel_options() {
             "folder "
             "of this file; on a command line, at the working directory. Those of a stored config are not "
             "loaded: give them again"),
+      choice(
+          "kernels.on_failure", HF_FIELD(kernels.on_failure), {"retry", "fall_back"}, kSafe,
+          "What a run does after a kernel of a plug-in crashed or hung: retry = it goes on with that kernel; "
+          "fall_back = it goes back to the confirmed snapshot and on without it (docs/kernels.md), which is "
+          "a "
+          "numeric change"),
       kernel_rules(
           "kernels.rules", HF_FIELD(kernels.rules), false, kNumeric,
           "Implementations for some calls of an op, by layers and shapes, before the keys below: a list of "

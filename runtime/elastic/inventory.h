@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/kernel_fault.h"
 #include "runtime/elastic/growth_places.h"
 
 namespace holdfast::elastic {
@@ -37,6 +38,10 @@ struct RecoveryInventory {
   std::int64_t noticed_us = 0;
   bool reported = false;
   std::string noticed = {};
+  // Kernel of a plug-in in which a rank of this host was lost (without a name: none was), and all faults of kernels that
+  // this rank knows of.
+  KernelFault kernel_fault = {};
+  KernelFaults kernel_faults = {};
   // For growth on one host: local rank of this rank (-1: a joiner without one), and, merged, those of all ranks
   // that were launched; the names of all places of the host; and all ranks that have joined.
   int number = -1;
@@ -65,6 +70,8 @@ struct RecoveryInventory {
     visit("noticed_us", self.noticed_us);
     visit("reported", self.reported);
     visit("noticed", self.noticed);
+    visit("kernel_fault", self.kernel_fault);
+    visit("kernel_faults", self.kernel_faults);
     visit("number", self.number);
     visit("places", self.places);
     visit("joiners", self.joiners);

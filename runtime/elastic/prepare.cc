@@ -5,7 +5,9 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/plugin_loader.h"
 #include "parallel/comm/agreement.h"
+#include "parallel/comm/gather.h"
 #include "parallel/local/local_communicator.h"
 #include "runtime/core/units.h"
 #include "runtime/elastic/download.h"
@@ -19,9 +21,11 @@
 #include "runtime/metrics/metrics_server.h"
 #include "runtime/os/console.h"
 #include "runtime/rank/device_choice.h"
+#include "runtime/rank/kernel_choice.h"
 #include "runtime/rank/return_wait.h"
 #include "runtime/rank/run_secret.h"
 #include "runtime/rank/watch.h"
+#include "runtime/run/kernel_faults.h"
 #include "runtime/run/run_layout.h"
 
 namespace holdfast::elastic {
@@ -53,6 +57,13 @@ int ranks_of_config(const Config& config) {
                           config.elastic.spares);
 }
 
+// KnownFaults is what a rank tells the others.
+struct KnownFaults {
+  KernelFaults faults = {};
+
+  static void visit_fields(auto& self, auto&& visit) { visit("faults", self.faults); }
+};
+
 class PrepareSteps {
  public:
   PrepareSteps(const TrainInputs& inputs, const PrepareTerms& terms, RunSetup& setup)
@@ -72,6 +83,7 @@ class PrepareSteps {
         {PrepareStep::checkpoint_io, &PrepareSteps::try_checkpoint_io},
         {PrepareStep::start_point, &PrepareSteps::find_start},
         {PrepareStep::stored_shape, &PrepareSteps::adopt_shape},
+        {PrepareStep::kernels, &PrepareSteps::leave_out_kernels},
         {PrepareStep::device, &PrepareSteps::choose_device},
         {PrepareStep::layout, &PrepareSteps::resolve_layout},
         {PrepareStep::changes, &PrepareSteps::compare},
@@ -201,6 +213,20 @@ class PrepareSteps {
   // "auto" keeps the device of the stored run.
   Result<void> adopt_shape() { return agree(adopt_stored_shape(inputs_.env, setup_.start, setup_.config)); }
 
+  // Each host may have a run directory of its own.
+  Result<void> leave_out_kernels() {
+    setup_.left_out.clear();
+    if (setup_.config.kernels.plugins.empty() || proves()) return {};
+    KernelFaults mine = terms_.kernel_faults;
+    if (inputs_.place.rank_on_host == 0) {
+      const StorageWait storage(inputs_.watch, "kernels that have failed");
+      add_faults(mine, read_kernel_faults(inputs_.env, {setup_.config.run.directory}));
+    }
+    HF_TRY(const std::vector<KnownFaults> all, gather(inputs_.communicator, waiter(), KnownFaults{mine}));
+    for (const KnownFaults& each : all) add_faults(setup_.kernel_faults, each.faults);
+    return agree(outcome_of(leave_out_failed_kernels(inputs_.env, setup_)));
+  }
+
   Result<void> choose_device() {
     const std::string choice = resolve_device(inputs_.env, setup_.config, inputs_.place);
     if (starts() && is_first() && !choice.empty()) print_line("{}", choice);
@@ -261,11 +287,22 @@ class NothingToStop final : public StopSource {
 }  // namespace
 
 const char* name_of(PrepareStep step) {
-  static constexpr std::array names = {"run directory",  "config",        "hosts",        "data",   "device",
-                                       "checkpoint I/O", "start point",   "stored shape", "device", "layout",
-                                       "changes",        "held-out data", "done"};
+  static constexpr std::array names = {"run directory",  "config",      "hosts",         "data",    "device",
+                                       "checkpoint I/O", "start point", "stored shape",  "kernels", "device",
+                                       "layout",         "changes",     "held-out data", "done"};
   static_assert(names.size() == static_cast<std::size_t>(PrepareStep::done) + 1);
   return names[static_cast<std::size_t>(step)];
+}
+
+Result<bool> leave_out_failed_kernels(Env& env, RunSetup& setup) {
+  KernelsConfig& kernels = setup.config.kernels;
+  if (setup.config.device == "cuda" || kernels.on_failure != "fall_back" || setup.kernel_faults.empty())
+    return false;
+  HF_TRY(const KernelRegistry* registry, registry_with_plugins(env, kernels.plugins));
+  const KernelTarget target = {.isa = cpu_isa_of(kernels.isa).value_or(best_cpu_isa())};
+  const KernelFaults left_out = rank::leave_out_kernels(kernels, *registry, target, setup.kernel_faults);
+  add_faults(setup.left_out, left_out);
+  return !left_out.empty();
 }
 
 Result<void> prepare(const TrainInputs& inputs, const PrepareTerms& terms, RunSetup& setup) {

@@ -44,6 +44,7 @@ enum class PrepareStep {
   checkpoint_io,   // each rank can have the wanted I/O
   start_point,     // claim of the run directory, and the newest state to go on from
   stored_shape,    // lanes and shapes that the run has had since its first start
+  kernels,         // which kernels of plug-ins have failed, and are left out
   device,          // a device of the same kind on all ranks
   layout,          // the resolved config, and whether so many ranks can run it
   changes,         // what differs from the stored config
@@ -59,8 +60,9 @@ struct PrepareTerms {
   bool recovers =
       false;      // a rank was lost, or joiners came: no rank waits longer than elastic.recovery_timeout
   int ranks = 0;  // number at the start, spares included; 0: those of one copy of the model
-  std::string shm_run_id = {};  // rejoin: of the run
-  Device* device = nullptr;     // rejoin: device of this rank; null: this rank is a joiner
+  std::string shm_run_id = {};      // rejoin: of the run
+  Device* device = nullptr;         // rejoin: device of this rank; null: this rank is a joiner
+  KernelFaults kernel_faults = {};  // rejoin: all that any rank knows of
 };
 
 // RunSetup holds what the ranks of a run have agreed on, and what each of them made of it.
@@ -79,6 +81,10 @@ struct RunSetup {
   std::map<std::string, int> processors = {};  // of the active ranks (JoinedProcessors::ranks)
   AssignmentRequest request = {};              // for the ranks at the start, however many are left
   ResumeChanges changes = {};
+  KernelFaults kernel_faults = {};  // all of the run
+  // Those whose kernels the config does without, and those of which that has to be told: the state that the run goes on from
+  // was made with them.
+  KernelFaults left_out = {}, left_out_anew = {};
   std::optional<HeldOutSet> held_out = {};
   bool has_begun = false;                          // an earlier start of the run has trained
   PrepareStep step = PrepareStep::earlier_starts;  // the step that failed, or done
@@ -96,6 +102,10 @@ Result<void> prepare(const TrainInputs& inputs, const PrepareTerms& terms, RunSe
 // count.
 Result<void> prepare_alone(Env& env, const Result<LoadedConfig>& config, const PrepareTerms& terms,
                            RunSetup& setup);
+
+// Takes the kernels of `setup.kernel_faults` out of `setup.config` where kernels.on_failure says so, and returns whether it had
+// any of them. Every rank does the same: they have the same config, and libraries, which joining a device compares.
+Result<bool> leave_out_failed_kernels(Env& env, RunSetup& setup);
 
 // Returns how long a rank waits for its peers, as the config says. `recovers`: as in PrepareTerms.
 Waiter waiter_for(const TrainInputs& inputs, const Config& config, bool recovers);

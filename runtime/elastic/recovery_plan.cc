@@ -76,6 +76,8 @@ RecoveryInventory merge_inventories(std::span<const RecoveryInventory> inventori
     if (one.number >= 0) all.numbers.push_back(one.number);
     if (all.places.empty()) all.places = one.places;
     merge_joiners(all.joiners, one.joiners);
+    if (!all.kernel_fault.is_valid()) all.kernel_fault = one.kernel_fault;
+    add_faults(all.kernel_faults, one.kernel_faults);
     const bool nearer = std::pair(one.reported, one.noticed_us) < std::pair(all.reported, all.noticed_us);
     if (!one.noticed.empty() && (all.noticed.empty() || nearer)) {
       all.noticed_us = one.noticed_us;

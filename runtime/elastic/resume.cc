@@ -287,6 +287,14 @@ Result<ResumeChanges> compare_with_stored(Env& env, const StartPoint& start, con
               name_of(start), forbidden);
 }
 
+Result<KernelFaults> left_out_anew(Env& env, const StartPoint& start, const KernelFaults& left_out) {
+  if (left_out.empty() || start.config.empty()) return left_out;
+  HF_TRY(const Config stored, stored_config(env, start));
+  KernelFaults anew = left_out;
+  std::erase_if(anew, [&](const KernelFault& each) { return !asks_for(stored.kernels, each.kernel); });
+  return anew;
+}
+
 std::string numeric_settings(const Config& config) {
   std::string text;
   for (const Option& option : option_registry()) {

@@ -10,6 +10,7 @@
 #include "checkpoint/lineage.h"
 #include "checkpoint/ram_tier.h"
 #include "runtime/config/loader.h"
+#include "runtime/core/kernel_fault.h"
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 #include "runtime/run/run_directory.h"
@@ -125,6 +126,10 @@ struct ResumeChanges {
 };
 // Compares the configs. ExitCode::config with every forbidden key when it is not the same run any more.
 Result<ResumeChanges> compare_with_stored(Env& env, const StartPoint& start, const Config& config);
+
+// Returns those of the kernels that a run does without of which that has to be told: the state was made with them, or there is
+// none.
+Result<KernelFaults> left_out_anew(Env& env, const StartPoint& start, const KernelFaults& left_out);
 
 // Returns the digest of the numeric settings. `config` is resolved.
 std::string numeric_settings(const Config& config);

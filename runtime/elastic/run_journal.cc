@@ -360,6 +360,7 @@ Result<void> RunJournal::continue_log(std::uint64_t step) {
   recovery_->armed_after = protections_by_name(protections_, true);
   recovery_->unarmed_after = protections_by_name(protections_, false);
   progress_->recovering(*recovery_);
+  tell_left_out(step);
   return {};
 }
 
@@ -431,9 +432,20 @@ Result<void> RunJournal::begin_log(Worker& worker, const TransportChoice& transp
   const std::string whole = why_gradients_are_whole(setup_.config, worker.rank().mesh.shape().data);
   if (!whole.empty()) progress_->say(whole);
   for (const std::string& line : kernel_summary(setup_.device->kernels())) progress_->say("kernels: " + line);
+  tell_left_out(worker.state().step);
   tell_armed();
   warn_of_doors();
   return {};
+}
+
+// Says which kernels the run does without: at length where that is new, else at each start.
+void RunJournal::tell_left_out(std::uint64_t step) const {
+  for (const KernelFault& each : setup_.left_out_anew) progress_->left_out(step, each);
+  if (group_.recovers()) return;
+  for (const KernelFault& each : setup_.left_out) {
+    if (std::ranges::find(setup_.left_out_anew, each) == setup_.left_out_anew.end())
+      progress_->say(fmt::format("kernels: left out: {}", text_of(each)));
+  }
 }
 
 void RunJournal::tell_armed() const {

@@ -99,6 +99,7 @@ class RunJournal {
   Result<void> share_hardware_record();
   void write_hardware_record();
   void tell_armed() const;
+  void tell_left_out(std::uint64_t step) const;
   void warn_of_doors() const;
   void record_end(const RunEnd& end, std::uint64_t step, Worker* worker);
 

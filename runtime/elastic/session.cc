@@ -25,6 +25,7 @@
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/leaving.h"
 #include "runtime/rank/watch.h"
+#include "runtime/run/kernel_faults.h"
 #include "runtime/run/launch_record.h"
 #include "runtime/run/requests.h"
 #include "runtime/run/run_directory.h"
@@ -179,6 +180,7 @@ void add_known(const Group& group, const RecoveryInventory& known, RecoveryRecor
   });
   if (lost_host) record.cause = nearer_cause(record.cause, FaultCause::host_lost);
   if (!known.verdict.empty()) record.verdict = known.verdict;
+  if (known.kernel_fault.is_valid()) record.kernel = known.kernel_fault;
   record.noticed = known.noticed;
   record.reported = known.reported;
 }
@@ -191,7 +193,8 @@ Result<void> join_again(const Group& group, const RecoveryInventory& known, RunS
                        .recovers = true,
                        .ranks = known.launched_ranks,
                        .shm_run_id = known.shm_run_id,
-                       .device = setup.device.get()},
+                       .device = setup.device.get(),
+                       .kernel_faults = known.kernel_faults},
                       joined));
   if (setup.device != nullptr) joined.device = std::move(setup.device);
   joined.claim = std::move(setup.claim);
@@ -639,6 +642,7 @@ Result<void> Session::rebuild_group() {
   known_.lost_some = !lost.empty();
   known_.used_nccl = used_nccl;
   growth_.note_lost(lost);
+  note_kernel_faults(lost);
   const bool lost_rank_0 =
       !lost.empty() && lost.front().launched_rank == of_epoch.members.front().launched_rank;
   // A rank 0 that was lost earlier than that has died of something else.
@@ -648,6 +652,49 @@ Result<void> Session::rebuild_group() {
   group_.connect();
   record.shrink_ns += launched_.env.monotonic_ns() - begin_ns;
   return rebuilt;
+}
+
+// Notes the kernels of plug-ins in which ranks have ended. The guard of this host says it of its ranks; the guards of others
+// write it to the run directory.
+void Session::note_kernel_faults(const std::vector<Member>& lost) {
+  constexpr std::int64_t guard_patience_ms = 2'000;
+  if (setup_.config.kernels.plugins.empty() || lost.empty()) return;
+  KernelFaults found;
+  if (launched_.watch != nullptr) {
+    std::vector<int> ranks;
+    for (const Member& member : lost) ranks.push_back(member.launched_rank);
+    found = launched_.watch->kernel_faults_of(ranks, guard_patience_ms);
+  }
+  if (!found.empty()) known_.kernel_fault = found.front();
+  if (launched_.place.rank_on_host == 0) {
+    const StorageWait storage(launched_.watch, "kernels that have failed");
+    add_faults(found, read_kernel_faults(launched_.env, {setup_.config.run.directory}));
+  }
+  add_faults(known_.kernel_faults, found);
+}
+
+// Does without the kernels that are known to have failed, where the config says so. The device, which is the host, is dropped on
+// all ranks alike, because the kernels of one do not change; the memory that is kept is not its own.
+Result<void> Session::leave_out_kernels() {
+  known_.kernel_fault = {};  // the record has it
+  add_faults(setup_.kernel_faults, known_.kernel_faults);
+  HF_TRY(const bool changes, leave_out_failed_kernels(launched_.env, setup_));
+  if (!changes) return {};
+  setup_.device.reset();
+  return {};
+}
+
+// Makes the device that was dropped. Whoever writes keeps the reason before anything is computed without the kernels.
+Result<void> Session::make_device_again() {
+  if (setup_.device != nullptr) return {};
+  if (group_.writes()) {
+    const StorageWait storage(launched_.watch, "kernels that have failed");
+    const Result<void> kept =
+        keep_kernel_faults(launched_.env, {setup_.config.run.directory}, setup_.kernel_faults);
+    if (!kept.ok()) print_message("{}", kept.error().message);
+  }
+  HF_TRY(setup_.device, join_device(group_.world(), group_.waiter(), setup_.config));
+  return {};
 }
 
 // Drops the objects of the epoch, when its saves that were given up have ended. `members`: of the epoch, if those that
@@ -701,6 +748,7 @@ Result<PhaseOutcome> Session::plan_epoch() {
   }
   known_ = plan.known;
   add_known(group_, known_, record);
+  HF_TRY_VOID(leave_out_kernels());
   if (const std::string starter = growth_.take_lost_starter(); !starter.empty())
     record.verdict += (record.verdict.empty() ? "" : "; ") + starter;
   switch (plan.action) {
@@ -716,6 +764,7 @@ Result<PhaseOutcome> Session::plan_epoch() {
       break;
     case RecoveryAction::use_assignment:
       HF_TRY_VOID(begin_epoch(std::move(*plan.assignment)));
+      HF_TRY_VOID(make_device_again());
       break;
   }
   HF_TRY_VOID(rollback_.complete(known_));
@@ -767,6 +816,7 @@ Result<PhaseOutcome> Session::admit() {
          exchange_inventories(group_, setup_, record, step_, known_));
   known_ = merge_inventories(inventories);
   add_known(group_, known_, record);
+  HF_TRY_VOID(leave_out_kernels());
   if (!known_.joined) {
     facts_.joins = true;
     enter(launched_.watch, Phase::recovery, step_,  // the GPU of a new rank may be full for a while
@@ -776,6 +826,7 @@ Result<PhaseOutcome> Session::admit() {
     known_.joined = true;
   }
   HF_TRY_VOID(assign_coordinates(setup_.request));
+  HF_TRY_VOID(make_device_again());
   HF_TRY_VOID(rollback_.complete(known_));
   HF_TRY(setup_.start, group_.source_of(group_.world(), journal_.claim_check())
                            .at_recovery(known_.shm_run_id, known_.lost_some));

@@ -48,6 +48,9 @@ class Session {
   // Between two epochs.
   Result<PhaseOutcome> plan_epoch();
   Result<void> rebuild_group();
+  void note_kernel_faults(const std::vector<Member>& lost);
+  Result<void> leave_out_kernels();
+  Result<void> make_device_again();
   Result<void> assign_coordinates(const AssignmentRequest& request);
   Result<void> begin_epoch(Result<RankAssignment> assignment);
   void drop_epoch(const MembershipView* members);

@@ -85,6 +85,7 @@ Result<bool> StateLoader::is_on_another_device() {
 Result<void> StateLoader::enter_generation() {
   HF_TRY(const ResumeChanges changes,
          compare_with_stored(group_.launched().env, setup_.start, setup_.config));
+  HF_TRY(setup_.left_out_anew, left_out_anew(group_.launched().env, setup_.start, setup_.left_out));
   std::string numeric = changes.numeric;
   HF_TRY(const bool on_another_device, is_on_another_device());
   if (on_another_device) numeric += numeric.empty() ? "device" : ", device";

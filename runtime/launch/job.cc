@@ -330,8 +330,11 @@ void Job::report_fault(StartEnd& end) const {
   } else {
     end.fault = "the ranks lost each other, or could not begin; what they wrote says why";
   }
-  const std::string hangs =
-      hangs_at_end(read_reported_hangs(*env_, plan_.directory), newest_step_made(*env_, plan_.paths));
+  const StepMade newest = newest_step_made(*env_, plan_.paths);
+  for (const ReportedKernelFault& each : read_reported_kernel_faults(*env_, plan_.directory)) {
+    if (each.time_us > newest.time_us) end.kernel = each.fault.kernel;
+  }
+  const std::string hangs = hangs_at_end(read_reported_hangs(*env_, plan_.directory), newest);
   if (!hangs.empty()) {
     end.fault = hangs + "; " + end.fault;
     end.cause = FaultCause::rank_hangs;

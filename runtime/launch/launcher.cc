@@ -349,11 +349,13 @@ void Launcher::clean_up_after(const StartEnd& end, bool last) {
 void Launcher::log_fault(const StartEnd& end) {
   if (log_bytes(*env_, paths_) == 0) return;
   log_->others_have_written();
-  log_->write(FaultEvent{.time_us = env_->wall_time_us(),
-                         .level = FaultEvent::by_launcher,
-                         .step = end.step,
-                         .cause = std::string(name_of(end.cause)),
-                         .reason = end.fault});
+  FaultEvent event{.time_us = env_->wall_time_us(),
+                   .level = FaultEvent::by_launcher,
+                   .step = end.step,
+                   .cause = std::string(name_of(end.cause)),
+                   .reason = end.fault};
+  event.put_kernel(end.kernel);
+  log_->write(event);
 }
 
 void Launcher::log_drains(std::uint64_t step) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/config/config.h"
+#include "runtime/core/kernel_fault.h"
 #include "runtime/core/result.h"
 #include "runtime/run/fault_cause.h"
 
@@ -31,6 +32,7 @@ struct StartEnd {
   // Description of the fault for a person: "rank 1 (host a) died".
   std::string fault = {};
   FaultCause cause = FaultCause::start_ended;
+  KernelName kernel = {};  // of a plug-in, in which a rank ended at the end; empty: in none
   // Kind of the fault; equal texts mean the same fault. Empty: nothing that the run itself could have caused.
   std::string kind = {};
   Reach reach = Reach::run;  // of `code`: Reach::run ends the launch

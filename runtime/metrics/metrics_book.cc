@@ -33,6 +33,7 @@ constexpr std::array kind_labels = std::to_array<KindLabels>({
     {"health", {"host", "rule", "action"}},
     {"exclude", {"host"}},
     {"drain", {"host"}},
+    {"kernel_left_out", {"op", "kernel", "how"}},
 });
 
 constexpr auto causes_to_come = std::to_array<std::pair<const char*, FaultCause>>({

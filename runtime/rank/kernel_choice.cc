@@ -6,6 +6,7 @@
 
 #include "kernels/composed.h"
 #include "kernels/cpu/library_isa.h"
+#include "kernels/plugin.h"
 #include "kernels/plugin_loader.h"
 
 namespace holdfast::rank {
@@ -192,6 +193,46 @@ std::vector<std::string> forget_missing_kernels(KernelsConfig& kernels, const Ke
     return true;
   });
   return forgotten;
+}
+
+namespace {
+
+bool is_about(const KernelRuleConfig& rule, const KernelName& kernel) {
+  return rule.op == kernel.op && rule.use == kernel.implementation;
+}
+
+// Returns the index of an op; op_count: there is no such op.
+std::size_t index_of_op(const KernelName& kernel) {
+  return static_cast<std::size_t>(std::ranges::find(op_names, std::string_view(kernel.op)) -
+                                  std::begin(op_names));
+}
+
+}  // namespace
+
+bool asks_for(const KernelsConfig& kernels, const KernelName& kernel) {
+  const auto is_it = [&kernel](const KernelRuleConfig& rule) { return is_about(rule, kernel); };
+  const std::size_t index = index_of_op(kernel);
+  return (index < op_count && kernels.implementations[index] == kernel.implementation) ||
+         std::ranges::any_of(kernels.rules, is_it) || std::ranges::any_of(kernels.shadows, is_it);
+}
+
+KernelFaults leave_out_kernels(KernelsConfig& kernels, const KernelRegistry& registry,
+                               const KernelTarget& target, const KernelFaults& faults) {
+  KernelFaults left_out;
+  for (const KernelFault& fault : faults) {
+    const std::size_t index = index_of_op(fault.kernel);
+    if (index == op_count || !asks_for(kernels, fault.kernel)) continue;
+    const Implementation* const found = registry.find(op_at(index), fault.kernel.implementation, target);
+    if (found == nullptr || found->plugin == nullptr || found->plugin->name.digest != fault.kernel.digest)
+      continue;
+    const auto is_it = [&fault](const KernelRuleConfig& rule) { return is_about(rule, fault.kernel); };
+    std::string& name = kernels.implementations[index];
+    if (name == fault.kernel.implementation) name = "auto";
+    std::erase_if(kernels.rules, is_it);
+    std::erase_if(kernels.shadows, is_it);
+    left_out.push_back(fault);
+  }
+  return left_out;
 }
 
 bool same_kernel_bits(const KernelsConfig& before, const KernelsConfig& after, OpId op, DType precision) {

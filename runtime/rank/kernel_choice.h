@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/config/config.h"
+#include "runtime/core/kernel_fault.h"
 #include "runtime/core/result.h"
 #include "runtime/device/device.h"
 #include "runtime/os/env.h"
@@ -44,6 +45,14 @@ std::string names_in_use(const KernelChoice& choice);
 std::vector<std::string> forget_missing_kernels(KernelsConfig& kernels, const KernelRegistry& registry,
                                                 const KernelTarget& target,
                                                 std::span<const std::string> needed);
+
+// Takes out of a config what asks for kernels of plug-ins that have failed, shadows too, and returns those of the faults
+// because of which it took something out. A kernel of a library with other bytes stays. What is left is what a user
+// writes who does without these kernels. Pure: equal registries give equal answers.
+KernelFaults leave_out_kernels(KernelsConfig& kernels, const KernelRegistry& registry,
+                               const KernelTarget& target, const KernelFaults& faults);
+// Returns whether a config asks for an implementation of an op anywhere.
+bool asks_for(const KernelsConfig& kernels, const KernelName& kernel);
 
 // Returns true if kernels.<op> or the rules about it may change from one config to the other without changing a bit of a run in
 // `precision`, as far as this build knows both implementations.

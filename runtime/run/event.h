@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "runtime/core/digest.h"
+#include "runtime/core/kernel_fault.h"
 #include "runtime/run/fault_cause.h"
 
 namespace holdfast::run {
@@ -241,6 +242,36 @@ struct KernelShadowEvent {
   }
 };
 
+struct KernelLeftOutEvent {
+  static constexpr std::string_view kind = "kernel_left_out";
+  static constexpr std::string_view meaning =
+      "The run does without a kernel of a plug-in that has failed (kernels.on_failure): a numeric change. "
+      "Once, where it "
+      "begins.";
+  std::int64_t time_us = 0;
+  std::uint64_t step = 0;
+  std::string op = {}, kernel = {}, library = {}, digest = {};
+  std::string how = {};
+  int rank = 0;
+  std::string host = {};
+  std::uint64_t failed_after_step = 0;
+  std::string reason = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("step", self.step, "", "Step that the run goes on from without it");
+    visit("op", self.op, "", "The op");
+    visit("kernel", self.kernel, "", "The implementation");
+    visit("library", self.library, "", "The plug-in, as the config names it");
+    visit("digest", self.digest, "",
+          "First digits of the digest of its bytes; another build is not left out");
+    visit("how", self.how, "", "crash or hang");
+    visit("rank", self.rank, "", "Rank that it ended");
+    visit("host", self.host, "", "Host of that rank");
+    visit("failed_after_step", self.failed_after_step, "", "Newest step that the rank had completed");
+    visit("reason", self.reason, "", "Sentence");
+  }
+};
+
 struct SnapshotEvent {
   static constexpr std::string_view kind = "snapshot";
   static constexpr std::string_view meaning =
@@ -358,7 +389,15 @@ struct FaultEvent {
   std::optional<double> duration_ms = {};
   std::optional<std::uint64_t> unsaved_steps = {};
   std::optional<double> unsaved_ms = {};
+  std::optional<std::string> op = {}, kernel = {}, library = {};
 
+  // Says in which kernel of a plug-in it was; of one without a name nothing.
+  void put_kernel(const KernelName& name) {
+    if (name.empty()) return;
+    op = name.op;
+    kernel = name.implementation;
+    library = name.library;
+  }
   // Returns whether training went on beside it, with all its ranks.
   bool is_aside() const { return what == save || what == replica || what == upload || what == spare; }
   // Returns when the first rank noticed, where that is known; else when it was logged.
@@ -384,6 +423,10 @@ struct FaultEvent {
     visit("unsaved_steps", self.unsaved_steps, "", "Steps that are in no checkpoint; of save");
     visit("unsaved_ms", self.unsaved_ms, "ms",
           "Since the save of the newest checkpoint was begun, or since the start; of save");
+    visit("op", self.op, "",
+          "Op of the kernel of a plug-in that the rank ran when it crashed or hung; where it did");
+    visit("kernel", self.kernel, "", "Implementation that it is");
+    visit("library", self.library, "", "Plug-in that it is of, as the config names it");
   }
 };
 
@@ -696,9 +739,9 @@ struct FinishEvent {
 
 // All kinds, in the order of docs/events.md.
 using EventKinds =
-    std::tuple<StartEvent, StepEvent, EvaluationEvent, KernelShadowEvent, SnapshotEvent, CheckpointEvent,
-               UploadEvent, IntervalEvent, FailureCostEvent, FaultEvent, RecoveryEvent, VerdictEvent,
-               StragglerEvent, HealthEvent, DrainEvent, ExcludeEvent, GapEvent, FinishEvent>;
+    std::tuple<StartEvent, StepEvent, EvaluationEvent, KernelShadowEvent, KernelLeftOutEvent, SnapshotEvent,
+               CheckpointEvent, UploadEvent, IntervalEvent, FailureCostEvent, FaultEvent, RecoveryEvent,
+               VerdictEvent, StragglerEvent, HealthEvent, DrainEvent, ExcludeEvent, GapEvent, FinishEvent>;
 
 // EventRecord is what fields that are lists may hold beside counts.
 template <typename T>

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "parallel/group/membership.h"
+#include "runtime/core/kernel_fault.h"
 #include "runtime/core/result.h"
 #include "runtime/hazard/failure_rate.h"
 #include "runtime/os/env.h"
@@ -70,6 +71,7 @@ struct RecoveryRecord {
   FaultCause cause = FaultCause::rank_died;
   bool reported = false;          // the sentence says that another rank gave up, and not why
   std::string verdict = {};       // of the watchdog, which ended a rank that hung: its sentence; else empty
+  KernelFault kernel = {};        // in which a rank was lost; one without a name: in none
   MembershipView before = {};     // of the ranks that trained last
   std::uint64_t step_before = 0;  // newest step that the run had reached
   int faults = 0;                 // recoveries that were begun

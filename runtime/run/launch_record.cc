@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "runtime/core/json.h"
+#include "runtime/core/record.h"
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/posix_start.h"
@@ -165,6 +166,12 @@ void report_death_to_launcher(Env& env, int rank, std::int64_t process, const st
                         .ok());
 }
 
+void report_kernel_fault_to_launcher(Env& env, const KernelFault& fault) {
+  static_cast<void>(write_fact(env, fmt::format("{}{}", guard_prefix, env.host_id()),
+                               {{"time_us", env.wall_time_us()}, {"kernel_fault", field_to_json(fault)}})
+                        .ok());
+}
+
 void report_silent_hosts_to_launcher(Env& env, const std::vector<std::string>& hosts) {
   Json names = Json::array();
   for (const std::string& host : hosts) names.push_back(host);
@@ -202,6 +209,19 @@ std::vector<LaunchedRank> read_launched_ranks(Env& env, const std::string& direc
     }
   });
   return ranks;
+}
+
+std::vector<ReportedKernelFault> read_reported_kernel_faults(Env& env, const std::string& directory) {
+  std::vector<ReportedKernelFault> faults;
+  read_guard_facts(env, directory, [&](const std::string&, const Json& fact) {
+    ReportedKernelFault one{.time_us = whole_number_of(fact, "time_us")};
+    std::string problem;
+    const auto found = fact.find("kernel_fault");
+    if (found != fact.end() && field_from_json(*found, one.fault, problem) && one.fault.is_valid())
+      faults.push_back(std::move(one));
+  });
+  std::ranges::stable_sort(faults, {}, &ReportedKernelFault::time_us);
+  return faults;
 }
 
 std::vector<ReportedHang> read_reported_hangs(Env& env, const std::string& directory) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/kernel_fault.h"
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
 #include "runtime/os/process_identity.h"
@@ -49,6 +50,9 @@ void report_hang_to_launcher(Env& env, int rank, const std::string& sentence);
 void report_death_to_launcher(Env& env, int rank, std::int64_t process, const std::string& cause,
                               std::uint64_t step);
 
+// Reports, for a guard, that a rank has ended in the kernel of a plug-in.
+void report_kernel_fault_to_launcher(Env& env, const KernelFault& fault);
+
 // Reports, for a guard, which hosts it does not hear, by name; the newest report counts.
 void report_silent_hosts_to_launcher(Env& env, const std::vector<std::string>& hosts);
 
@@ -86,6 +90,12 @@ struct ReportedHang {
 };
 // Reads the verdicts of all guards of the start, ordered by time.
 std::vector<ReportedHang> read_reported_hangs(Env& env, const std::string& directory);
+struct ReportedKernelFault {
+  std::int64_t time_us = 0;  // wall clock of the guard's host
+  KernelFault fault = {};
+};
+// Reads the faults of kernels that guards of the start have seen, ordered by time.
+std::vector<ReportedKernelFault> read_reported_kernel_faults(Env& env, const std::string& directory);
 // Reads which hosts do not hear each other, as their guards report.
 std::vector<SilentPair> read_silent_pairs(Env& env, const std::string& directory);
 

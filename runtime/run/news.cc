@@ -82,7 +82,7 @@ std::optional<News> news_of(const Json& json) {
                                straggler->peer.value_or(-1), straggler->since_step);
     news.is_over = straggler->until_step.has_value();
   } else if (news.kind == VerdictEvent::kind || news.kind == HealthEvent::kind ||
-             news.kind == ExcludeEvent::kind) {
+             news.kind == ExcludeEvent::kind || news.kind == KernelLeftOutEvent::kind) {
     news.sentence = text_of(json, "reason");
   } else if (const auto finish = event_as<FinishEvent>(json)) {
     if (finish->reason == another_start_reason) return std::nullopt;

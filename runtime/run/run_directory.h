@@ -3,6 +3,7 @@
 //   status.json   how the run stands            report.html   curves
 //   history.json  failures and time so far (failure_record.h)
 //   hardware.json  findings about the hardware so far (hardware_record.h)
+//   kernel_faults/  kernels of plug-ins that have failed (kernel_faults.h)
 //   metrics.prom, metrics_state.json, tensorboard/  its numbers for monitoring (runtime/metrics)
 //   metrics_address, metrics_token  where a scraper finds them by HTTP, and what it must know
 //   notified.json      how much of the log notify.command has told
@@ -37,6 +38,7 @@ struct RunPaths {
   std::string status() const { return directory + "/status.json"; }
   std::string history() const { return directory + "/history.json"; }
   std::string hardware() const { return directory + "/hardware.json"; }
+  std::string kernel_faults() const { return directory + "/kernel_faults"; }
   std::string rank_times() const { return directory + "/rank_times.jsonl"; }
   std::string metrics() const { return directory + "/metrics.prom"; }
   std::string metrics_state() const { return directory + "/metrics_state.json"; }

@@ -246,6 +246,8 @@ std::string to_text(const RunSummary& run, std::int64_t now_us) {
     text += fmt::format("left out  {} {} since {}{}: {}\n", row.host, row.state, time_text(row.since_us),
                         pause, row.reason);
   }
+  for (const KernelFault& each : run.kernel_faults)
+    text += fmt::format("kernel    {}: left out while kernels.on_failure = \"fall_back\"\n", text_of(each));
   const auto saved = [&](const char* name, const std::optional<RunSummary::SavedStep>& what) {
     if (what.has_value())
       text += fmt::format("{:<9} step {}, {}\n", name, what->step, ago(what->time_us, now_us));
@@ -403,6 +405,15 @@ Json to_json(const RunSummary& run) {
     if (row.until_us != 0) json_of_host["until_us"] = row.until_us;
     if (row.failures != 0) json_of_host["failures"] = row.failures;
   }
+  for (const KernelFault& each : run.kernel_faults)
+    json["kernel_faults"].push_back({{"op", each.kernel.op},
+                                     {"kernel", each.kernel.implementation},
+                                     {"library", each.kernel.library},
+                                     {"digest", each.kernel.digest},
+                                     {"how", name_of(each.how)},
+                                     {"rank", each.rank},
+                                     {"host", each.host},
+                                     {"failed_after_step", each.step}});
   for (const RunSummary::Rank& rank : run.here) {
     json["here"][std::to_string(rank.rank)] = rank.does;
     json["ranks_here"][std::to_string(rank.rank)] = json_of(rank);

@@ -121,6 +121,7 @@ struct RunSummary {
   std::vector<RankTime> times = {};              // of all ranks; empty: not known
   std::optional<std::uint64_t> free_bytes = {};  // of the file system of the run directory
   std::vector<HostRow> left_out = {};            // hosts that the launcher does not use
+  KernelFaults kernel_faults = {};               // kernels of plug-ins that have failed (kernel_faults.h)
 
   // Takes the next event of the log. What it does not know changes nothing.
   void take(const Json& event);

@@ -433,6 +433,26 @@ void Progress::excluded(ExcludeEvent excluded) {
   log_->write(excluded);
 }
 
+void Progress::left_out(std::uint64_t step, const KernelFault& fault) {
+  if (!writes_) return;
+  const std::string reason = fmt::format(
+      "{}: the run goes on from step {} without it, and so does every later start (kernels.on_failure; "
+      "numeric: the steps from here on differ from the run as it was)",
+      text_of(fault), step);
+  say("kernels: " + reason);
+  log_->write(KernelLeftOutEvent{.time_us = env_->wall_time_us(),
+                                 .step = step,
+                                 .op = fault.kernel.op,
+                                 .kernel = fault.kernel.implementation,
+                                 .library = fault.kernel.library,
+                                 .digest = fault.kernel.digest,
+                                 .how = name_of(fault.how),
+                                 .rank = fault.rank,
+                                 .host = fault.host,
+                                 .failed_after_step = fault.step,
+                                 .reason = reason});
+}
+
 void Progress::recovering(const RecoveryRecord& record) {
   recovery_ = record;
   resumed_ns_ = env_->monotonic_ns();
@@ -446,13 +466,15 @@ void Progress::recovering(const RecoveryRecord& record) {
   const std::string& reason = grew                     ? record.not_grown
                               : record.verdict.empty() ? record.noticed
                                                        : record.verdict;
-  log_->write(FaultEvent{.time_us = env_->wall_time_us(),
-                         .step = record.step_before,
-                         .what = grew ? FaultEvent::growth : FaultEvent::rank,
-                         .cause = std::string(name_of(grew ? FaultCause::growth_failed : record.cause)),
-                         .lost = record.lost,
-                         .noticed_us = record.noticed_us,
-                         .reason = reason});
+  FaultEvent event{.time_us = env_->wall_time_us(),
+                   .step = record.step_before,
+                   .what = grew ? FaultEvent::growth : FaultEvent::rank,
+                   .cause = std::string(name_of(grew ? FaultCause::growth_failed : record.cause)),
+                   .lost = record.lost,
+                   .noticed_us = record.noticed_us,
+                   .reason = reason};
+  event.put_kernel(record.kernel.kernel);
+  log_->write(event);
 }
 
 void Progress::recovered() {

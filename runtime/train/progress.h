@@ -110,6 +110,8 @@ class Progress {
   // Reports spares that were lost, a fault that costs the active ranks nothing. `names`:
   // RankWatch::take_lost_spares().
   void lost_spares(std::uint64_t step, const std::string& names);
+  // Reports that the run goes on from a step without a kernel of a plug-in.
+  void left_out(std::uint64_t step, const KernelFault& fault);
   // Reports that a place of a host is not used any more.
   void excluded(ExcludeEvent excluded);
   // Reports, as a fault and on the console, that ranks are gone and the others are about to go on. The

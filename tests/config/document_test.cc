@@ -86,6 +86,7 @@ Config all_changed() {
   config.kernels.isa = "avx2";
   config.kernels.implementations.fill("mine");
   config.kernels.plan = "mine.plan";
+  config.kernels.on_failure = "fall_back";
   config.kernels.plugins = {"mine.so", "other/yours.so"};
   config.kernels.rules = {{.op = "add", .layers = "0-3", .where = {}, .use = "mine"},
                           {.op = "matmul",

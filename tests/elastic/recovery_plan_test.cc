@@ -83,6 +83,20 @@ TEST(PlanRecovery, NcclIsGivenUpAfterThreeFaultsOfItSoonAfterOneAnother) {
   EXPECT_FALSE(given_up({{5}, {6, true, true}, {7}})) << "one of them cost a rank";
 }
 
+TEST(PlanRecovery, AllKnowTheKernelsThatHaveFailed) {
+  const auto fault = [](const char* op) {
+    return KernelFault{.kernel = {.op = op, .implementation = "mine", .digest = "01", .library = "mine.so"},
+                       .how = KernelEnd::crash};
+  };
+  std::vector<RecoveryInventory> inventories = joined_on({"a", "a", "b"});
+  inventories[0].kernel_faults = {fault("rotary")};
+  inventories[2].kernel_fault = fault("add");
+  inventories[2].kernel_faults = {fault("add"), fault("rotary")};
+  const RecoveryInventory all = merge_inventories(inventories);
+  EXPECT_EQ(all.kernel_fault, fault("add"));
+  EXPECT_EQ(all.kernel_faults, (KernelFaults{fault("rotary"), fault("add")}));
+}
+
 TEST(PlanRecovery, WithoutALogInWhichItBeganTheRunStartsAgain) {
   std::vector<RecoveryInventory> inventories = joined_on({"a", "a"});
   inventories[1].log_opened = false;

@@ -117,6 +117,25 @@ TEST(LaunchRecord, GuardsTellHowARankDied) {
   EXPECT_TRUE(read_reported_hangs(env, directory.path()).empty()) << "that is no hang";
 }
 
+TEST(LaunchRecord, GuardsTellInWhichKernelARankEnded) {
+  const TemporaryDirectory directory;
+  VariablesEnv env({{launch_variable, directory.path()}});
+  const KernelFault fault = {
+      .kernel = {.op = "add", .implementation = "mine", .digest = "01", .library = "mine.so"},
+      .how = KernelEnd::hang,
+      .rank = 2,
+      .host = "a",
+      .step = 9};
+  report_kernel_fault_to_launcher(env, fault);
+  ASSERT_TRUE(
+      env.append_line(directory / "guard-other", "{\"time_us\":5,\"kernel_fault\":{\"kernel\":3}}").ok());
+  const std::vector<ReportedKernelFault> reported = read_reported_kernel_faults(env, directory.path());
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].fault, fault);
+  EXPECT_GT(reported[0].time_us, 0);
+  EXPECT_TRUE(read_reported_hangs(env, directory.path()).empty());
+}
+
 TEST(RunProgress, TheCausesOfDeathsThatAreKnown) {
   const auto rank = [](int number, const std::string& cause) {
     return LaunchedRank{.rank = number, .cause = cause};

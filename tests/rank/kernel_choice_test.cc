@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "kernels/cpu/lists.h"
+#include "kernels/plugin.h"
 #include "runtime/config/option_value.h"
 #include "runtime/run/event_log.h"
 #include "tests/train/training_fixture.h"
@@ -70,6 +71,63 @@ TEST(KernelTables, TellTheCommonChoiceOnceAndWhatDiffers) {
   EXPECT_EQ(json["kernels"].size(), op_count);
   EXPECT_EQ(json["kernels"]["rotary"]["name"], "reference");
   EXPECT_EQ(json["kernels"]["add"]["why"], why);
+}
+
+// A registry with kernels of a plug-in for two ops.
+class LeftOutKernels : public testing::Test {
+ protected:
+  LeftOutKernels() {
+    for (std::size_t each = 0; each < 2; ++each) {
+      plugins_[each].name = {
+          .op = name_of(ops_[each]), .implementation = "mine", .digest = "01", .library = "mine.so"};
+      mine_[each].op = ops_[each];
+      mine_[each].name = "mine";
+      mine_[each].preference = -1;
+      mine_[each].plugin = &plugins_[each];
+    }
+    const std::span<const ImplementationList> own = cpu::implementation_lists();
+    std::vector<ImplementationList> lists(own.begin(), own.end());
+    lists.push_back({"mine.so", mine_.data(), mine_.size()});
+    registry_.emplace(lists);
+    implementation_of(config_, OpId::rotary) = implementation_of(config_, OpId::add) = "mine";
+    config_.kernels.rules = {{.op = "rotary", .layers = "0", .where = {}, .use = "mine"},
+                             {.op = "rotary", .layers = "1", .where = {}, .use = "portable"},
+                             {.op = "add", .layers = "1", .where = {}, .use = "mine"}};
+    config_.kernels.shadows = {{.op = "rotary", .layers = "", .where = {}, .use = "mine", .every_steps = 7}};
+  }
+  KernelFault fault_of(OpId op, const std::string& digest = "01") const {
+    return {.kernel = {.op = name_of(op), .implementation = "mine", .digest = digest, .library = "mine.so"},
+            .how = KernelEnd::crash};
+  }
+
+  std::array<OpId, 2> ops_ = {OpId::rotary, OpId::add};
+  std::array<PluginKernel, 2> plugins_ = {};
+  std::array<Implementation, 2> mine_ = {};
+  std::optional<KernelRegistry> registry_;
+  Config config_;
+};
+
+TEST_F(LeftOutKernels, AreThoseOfTheOpAlone) {
+  const KernelFaults left_out =
+      leave_out_kernels(config_.kernels, *registry_, {}, {fault_of(OpId::rotary), fault_of(OpId::cast)});
+  EXPECT_THAT(left_out, ElementsAre(fault_of(OpId::rotary)));
+  EXPECT_EQ(implementation_of(config_, OpId::rotary), "auto");
+  EXPECT_EQ(implementation_of(config_, OpId::add), "mine");
+  ASSERT_EQ(config_.kernels.rules.size(), 2U);
+  EXPECT_EQ(config_.kernels.rules[0].use, "portable");
+  EXPECT_EQ(config_.kernels.rules[1].op, "add");
+  EXPECT_TRUE(config_.kernels.shadows.empty());
+  EXPECT_TRUE(leave_out_kernels(config_.kernels, *registry_, {}, {fault_of(OpId::rotary)}).empty())
+      << "again";
+}
+
+TEST_F(LeftOutKernels, AreThoseOfTheLibraryAsItWas) {
+  EXPECT_TRUE(leave_out_kernels(config_.kernels, *registry_, {}, {fault_of(OpId::rotary, "02")}).empty());
+  EXPECT_EQ(implementation_of(config_, OpId::rotary), "mine");
+  EXPECT_EQ(config_.kernels.rules.size(), 3U);
+  KernelFault unknown = fault_of(OpId::rotary);
+  unknown.kernel.op = "rotray";
+  EXPECT_TRUE(leave_out_kernels(config_.kernels, *registry_, {}, {unknown}).empty());
 }
 
 TEST(KernelBits, AreTheSameInTheFamilyOfPortable) {

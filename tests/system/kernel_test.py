@@ -165,7 +165,7 @@ class FolderTest(unittest.TestCase):
         self.assertRegex(checked.stdout, r"wrong: it computes none of the \d+ calls that it was offered")
 
     def test_bad_words(self):
-        self.expect_refused(says="kernel needs one of list, contract, header, new, check, bench, ab, trace, got nothing")
+        self.expect_refused(says="kernel needs one of list, faults, contract, header, new, check, bench, ab, trace, got nothing")
         self.expect_refused("chck", says="got chck, did you mean check")
         self.expect_refused("new", "rmsnorm", says="there is no op rmsnorm")
         self.expect_refused("contract", "rotray", says="there is no op rotray, did you mean rotary")

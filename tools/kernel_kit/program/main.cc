@@ -16,8 +16,11 @@
 #include "runtime/core/units.h"
 #include "runtime/measure/measured_device.h"
 #include "runtime/os/console.h"
+#include "runtime/os/foreign_text.h"
 #include "runtime/os/paths.h"
 #include "runtime/os/processes.h"
+#include "runtime/run/kernel_faults.h"
+#include "runtime/run/run_directory.h"
 #include "tools/bench_native/step_calls.h"
 #include "tools/bench_native/synthetic_run.h"
 #include "tools/kernel_kit/bench_records.h"
@@ -38,6 +41,10 @@ constexpr const char* usage =
     "Kernels of your own, without a build of Holdfast's tree. docs/kernels.md is the tutorial.\n"
     "\n"
     "  list                            the ops, and which implementations each has here\n"
+    "  faults RUN [--forget OP | all]  kernels of plug-ins that have crashed or hung in a run, which leaves "
+    "them out where\n"
+    "                                  kernels.on_failure is fall_back; --forget: the next start takes them "
+    "again\n"
     "  contract OP                     what an op computes, and its struct in C\n"
     "  header                          holdfast_kernel.h, the one file that a plug-in needs\n"
     "  new OP [--lang cpp] [--out DIR] a folder (OP) with a kernel, a Makefile and the contract; `make` "
@@ -105,6 +112,22 @@ Result<int> list(Env&, const std::vector<std::string>& words) {
               fmt::format("{}", fmt::join(names, ", "))});
   }
   fmt::print("{}", rows.text());
+  return 0;
+}
+
+Result<int> faults(Env& env, const std::vector<std::string>& words) {
+  HF_TRY(const Arguments arguments, Arguments::parse("kernel faults", words, {"RUN"}, {"forget"}));
+  const RunPaths paths{arguments.positional(0)};
+  HF_TRY_VOID(expect_run_directory(env, paths));
+  if (!arguments.has("forget")) {
+    for (const KernelFault& each : read_kernel_faults(env, paths))
+      fmt::print("{} (digest {})\n", printable(text_of(each)), each.kernel.digest);
+    return 0;
+  }
+  const std::string op = arguments.text("forget", "");
+  if (op != "all") HF_TRY_VOID(outcome_of(kernel_kit::op_of_name(op)));
+  HF_TRY(const KernelFaults forgotten, forget_kernel_faults(env, paths, op == "all" ? "" : op));
+  for (const KernelFault& each : forgotten) fmt::print("forgotten: {}\n", printable(text_of(each)));
   return 0;
 }
 
@@ -427,7 +450,8 @@ struct Subcommand {
   Result<int> (*run)(Env& env, const std::vector<std::string>& words);
 };
 constexpr std::size_t child_commands = 3;  // the last ones, which people do not use
-constexpr std::array<Subcommand, 11> subcommands = {{{"list", list},
+constexpr std::array<Subcommand, 12> subcommands = {{{"list", list},
+                                                     {"faults", faults},
                                                      {"contract", contract},
                                                      {"header", header},
                                                      {"new", make_new},
