@@ -31,7 +31,7 @@ std::string why_not_cublaslt(const Matmul& op, const MatmulCache& matmuls) {
   return product->takes(op) ? "" : "its operands start at addresses that cuBLASLt's algorithm does not take";
 }
 
-// What of an attention in bf16 the tensor-core kernels do not compute.
+// Says why no tensor-core kernel computes an attention in bf16.
 struct WithoutMma {
   std::int64_t head_size = 0;  // 0 = that is no reason
   std::int64_t window = 0;

@@ -124,7 +124,7 @@ Result<void> gathered_norm(const BlockRun& run, const Norm& norm, const void* x_
 // Gathers all rows of a gradient of which this rank has its own; returns d_NC itself in a group of one.
 Result<const void*> gather_gradient(const BlockRun& run, const void* d_NC);
 
-// The sum that makes mid, begun in the attention half, where the feed-forward half computes it together with its norm
+// Holds the sum that makes mid, begun in the attention half, where the feed-forward half computes it together with its norm
 // (ModelSpec::composed); else nothing, and mid is there.
 using BegunMid = std::optional<TensorGroup::Scatter>;
 

@@ -114,7 +114,8 @@ class TrainingSaves {
   // error.
   std::optional<StepsVerdict> take_verdict() { return std::exchange(verdict_, std::nullopt); }
 
-  // Waits for the saves under way. finish_uploads() does so for uploads, or cancels them.
+  // Waits for the saves under way, after a look at the state, because no update follows that would read it: damage is an
+  // error, and take_verdict() has it. finish_uploads() waits for uploads, or cancels them.
   Result<void> finish();
   Result<void> finish_uploads(bool cancels);
   void cancel_uploads() { uploads_.cancel(); }

@@ -261,7 +261,7 @@ KERNEL_CASES(AttentionInAWindowInBf16MatchesReference, OpId::attention_forward, 
   }
 }
 
-// What no query sees must not reach anything, however large it is: not even as a number that is none.
+// A key that no query sees reaches no result, however large it is, not even as a NaN.
 KERNEL_CASES(AttentionDoesNotReadOutsideOfTheWindow, OpId::attention_forward) {
   const Case c{1, 300, 1, 1, 16, 40, 3}, plain{1, 300, 1, 1, 16, 40};
   for (const Case& each : {c, plain}) {

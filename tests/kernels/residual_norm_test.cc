@@ -119,7 +119,7 @@ TEST(ComposedOps, AreThePartsThatTheyName) {
   EXPECT_EQ(parts_text(OpId::residual_rmsnorm), "tree_sum and rmsnorm_forward");
 }
 
-// What goes in and what comes out of the parts is what the op has, and what they make is the op again.
+// The parts have the arguments of the op, and the op that is made of them again is the same.
 template <typename Op>
 void expect_arguments_of_parts() {
   const Shape shape{3, 8};

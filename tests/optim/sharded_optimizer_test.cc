@@ -342,7 +342,7 @@ TEST_P(ShardedOptimizerTest, AnUpdateKeepsTheStateThatItLeaves) {
   }
 }
 
-// Nobody could tell whether what was kept is whole.
+// An update without digests keeps nothing, because nobody could tell whether it is whole.
 TEST_P(ShardedOptimizerTest, WithoutDigestsNoUpdateKeepsTheState) {
   Rank rank(0, 1, GetParam(), /*checks_state=*/false);
   EXPECT_FALSE(rank.optimizer().can_keep(rank.device()));

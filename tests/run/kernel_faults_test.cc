@@ -52,7 +52,7 @@ TEST(KernelFaults, AreKeptOnceUntilTheyAreForgotten) {
   EXPECT_THAT(read_kernel_faults(env, paths), IsEmpty());
 }
 
-// What a kernel has run over, or somebody has written, is no name, and no path.
+// A record that a kernel has overwritten, or that somebody else has written, gives neither a name nor a path.
 TEST(KernelFaults, OfOthersDoNotCount) {
   const TemporaryDirectory directory;
   Env& env = posix_env();

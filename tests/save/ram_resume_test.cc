@@ -77,8 +77,8 @@ TEST_F(RamResumeTest, GoesOnFromTheNewestSnapshotInAnyLayout) {
   }
 }
 
-// What an update does not write: tensors that it does not train, those that another rank saves, and moments in bf16, which it
-// does. The slots of a rank are filled in turns, so that each is used more than once.
+// A snapshot that an update writes also holds the tensors that it does not train, leaves out those that another rank saves,
+// and has moments in bf16 as they are. The slots of a rank are filled in turns, so that each is used more than once.
 TEST_F(RamResumeTest, SnapshotsThatUpdatesWriteHoldAllOfTheState) {
   const std::vector<std::vector<std::string>> models = {
       {},

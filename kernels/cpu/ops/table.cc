@@ -92,7 +92,7 @@ void prepare_parts(const Context& context, const void* arguments) {
   });
 }
 
-// What a composed op is without a kernel of its own: what others of it are measured against.
+// Returns the implementation that runs the kernels of the parts. Others of the op are measured against it.
 template <ComposedOp Op>
 consteval Implementation parts() {
   Implementation result = kernel(Op::id);

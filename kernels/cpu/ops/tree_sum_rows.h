@@ -19,7 +19,7 @@ HF_INLINE f32x16 tree(const float* const* parts, std::int64_t i, Lanes lanes) {
   }
 }
 
-// `size` columns from the element `first` on; `bias` is the first one's, or null.
+// Adds up `size` columns from the element `first` on; `bias` is the first one's, or null.
 template <int count, typename T>
 HF_INLINE void add_parts(const TreeSum& op, std::int64_t first, std::int64_t size, const T* bias) {
   const float* const* parts = op.parts;
