@@ -196,10 +196,12 @@ struct SnapshotOrigin {
   }
 };
 
+// Nothing is held where it fails: the next attempt, perhaps of this rank, would wait for that.
 Result<void> claim_directory(Env& env, const Config& config, std::unique_ptr<Claim>& claim) {
-  HF_TRY(claim, claim_run_directory(env, {config.run.directory}));
+  HF_TRY(std::unique_ptr<Claim> taken, claim_run_directory(env, {config.run.directory}));
   HF_TRY(const std::string io_note, check_direct_io(env, config.run.directory));
   if (!io_note.empty()) print_message("{}", io_note);
+  claim = std::move(taken);
   return {};
 }
 

@@ -631,6 +631,17 @@ TEST_F(UnfitTest, AWriterThatAloneCannotClaimLeavesAndAnotherOneWrites) {
   EXPECT_EQ(digest("b"), end);
 }
 
+// Its next attempt would wait for the lock that the one before it held.
+TEST_F(UnfitTest, AWriterThatFailsOnceBehindItsClaimTriesAgain) {
+  const std::string end = reference();
+  FaultyEnv disk(posix_env());
+  disk.inject({.operation = Operation::open, .path_contains = run_directory("a") + "/", .reason = EIO});
+  UnfitHost host(disk);
+  EXPECT_EQ(train_until(ExitCode::done, {.run = "a", .ranks = 2}, {.host_of = {{0, &host}}}), 0);
+  EXPECT_EQ(disk.failure_count(), 1U);
+  EXPECT_EQ(digest("a"), end);
+}
+
 // Its run directory is on a disk of its own, which nobody needs but the host.
 TEST_F(UnfitTest, AHostThatCannotMakeItsRunDirectoryLeavesAndTheOthersBegin) {
   const std::string end = reference();
