@@ -201,7 +201,8 @@ class PrepareSteps {
     if (setup_.domain.has_value()) inputs_.stop.directory_is_local();
     enter(inputs_.watch, Phase::start_up, 0);
     HF_TRY_VOID(source.add_snapshot(setup_.start));
-    if (wants_download(setup_.config, setup_.start)) {
+    const bool may_replace = setup_.start.unusable.empty() || source.terms().domains.has_value();
+    if (may_replace && wants_download(setup_.config, setup_.start)) {
       enter(inputs_.watch, Phase::load, 0, setup_.config.watchdog.ceiling_ms);
       HF_TRY(setup_.start, join_download(source, *setup_.data, setup_.start));
       enter(inputs_.watch, Phase::start_up, 0);

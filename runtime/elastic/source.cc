@@ -282,8 +282,10 @@ Result<StartPoint> SourceFinder::at_start(std::unique_ptr<Claim>& claim) {
         config.checkpoint.replicas == "off" ? "" : ", and a copy of another's");
   }
   const bool follows_own = config.run.resume == "auto" || config.run.resume == "must";
-  const bool may_come = !own.shm_run_id.empty() || !config.checkpoint.download_command.empty();
-  if (terms_.domains.has_value() && !own.newest.ok() && follows_own && may_come) {
+  // Whole checkpoints that are elsewhere replace no damaged ones of a directory that all hosts share.
+  const bool may_come =
+      !own.shm_run_id.empty() || (terms_.domains.has_value() && !config.checkpoint.download_command.empty());
+  if (!own.newest.ok() && follows_own && may_come) {
     const Error& error = own.newest.error();
     return share(StartPoint{.shm_run_id = own.shm_run_id,
                             .lineage = own.lineage,

@@ -245,6 +245,26 @@ TEST_F(RecoveryTest, ASnapshotCountsThatIsOlderThanADamagedCheckpoint) {
   EXPECT_EQ(digest(run), end);
 }
 
+// The one checkpoint of a run is damaged; what the ranks had in RAM when they died is whole.
+TEST_F(RecoveryTest, SnapshotsCountWhereNoCheckpointIsWhole) {
+  const std::string end = reference(), run = "alone";
+  EXPECT_EQ(train({.run = run, .ranks = 2, .stop_after_steps = 5}).code, ExitCode::saved);
+  const std::vector<std::string> saves = {"checkpoint.ram_every_steps=1", "parallel.pipeline=2"};
+  const std::vector<std::optional<RunEnd>> died =
+      train_all({.run = run, .ranks = 2, .overrides = saves, .faults = "step.begin@9:1=kill"});
+  EXPECT_TRUE(died[0].has_value() && died[0]->code == ExitCode::communication);
+  const std::string shard = run_directory(run) + "/checkpoints/step-00000005/shard-00000.hfs";
+  std::string bytes = posix_env().read_text(shard).value();
+  bytes[5000] ^= 4;
+  ASSERT_TRUE(posix_env().replace_text(shard, bytes).ok());
+  EXPECT_EQ(survive({.run = run, .ranks = 2, .overrides = saves}), 0);
+  const std::vector<Json> starts = events(run, "start");
+  ASSERT_EQ(starts.size(), 3U);
+  EXPECT_EQ(starts[2]["resumed_from"], "ram");
+  EXPECT_GE(starts[2]["resumed_from_step"], 6);
+  EXPECT_EQ(digest(run), end);
+}
+
 // A rank dies while the disk is full: what waits then is what waits for the next epoch, too.
 TEST_F(RecoveryTest, WhatWaitsForRoomOnTheDiskOutlivesARecovery) {
   const std::string end = reference();
