@@ -4,11 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <deque>
+#include <exception>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <system_error>
+#include <thread>
 
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/json.h"
@@ -18,16 +22,23 @@
 
 namespace holdfast::test {
 
-// What a thread dies of where a process would have had SIGKILL. At the fault points of a step and of a
-// recovery, which a rank passes on its own thread.
+// What a thread dies of where a process would have had SIGKILL.
 struct Death {};
 
-class MortalEnv final : public ForwardingEnv {
+// The machine of a rank that can die, on any of its threads; it is made by the thread of the rank, which dies where it
+// waits next. What the rank still tries to do to files after its death is the business of `before_death`.
+// Threads that outlive the rank, as those that wait for a disk, keep it.
+class MortalEnv final : public ForwardingEnv, public std::enable_shared_from_this<MortalEnv> {
  public:
   MortalEnv(Env& inner, bool damages_snapshots, std::function<void()> before_death)
       : ForwardingEnv(inner), damages_snapshots_(damages_snapshots), before_death_(std::move(before_death)) {}
   [[noreturn]] void kill_self() override {
     before_death_();
+    dead_ = true;
+    {
+      const std::lock_guard guard(mutex_);
+      for (Condition* const each : conditions_) each->notify();
+    }
     throw Death{};
   }
   // Whoever looks at what the dead left finds a flipped bit in the first piece of it.
@@ -37,10 +48,88 @@ class MortalEnv final : public ForwardingEnv {
     return memory;
   }
 
+  void sleep_us(std::int64_t microseconds) override {
+    inner().sleep_us(microseconds);
+    end_if_dead();
+  }
+  void yield() override {
+    inner().yield();
+    end_if_dead();
+  }
+  Result<std::unique_ptr<Thread>> start_thread(const std::string& name, std::function<void()> work) override {
+    HF_TRY(std::unique_ptr<Thread> thread, inner().start_thread(name, [self = shared_from_this(), work = std::move(work)] {
+      try {
+        work();
+      } catch (const Death&) {
+      }
+    }));
+    return std::unique_ptr<Thread>(std::make_unique<MortalThread>(*this, std::move(thread)));
+  }
+  std::unique_ptr<Condition> make_condition() override {
+    return std::make_unique<MortalCondition>(*this, inner().make_condition());
+  }
+
  private:
+  class MortalThread final : public Thread {
+   public:
+    MortalThread(MortalEnv& env, std::unique_ptr<Thread> inner) : env_(env), inner_(std::move(inner)) {}
+    // Its work may not have come to its end, so nobody may look at the result.
+    void wait() override {
+      inner_->wait();
+      env_.end_if_dead();
+    }
+    void leave() override { inner_->leave(); }
+
+   private:
+    MortalEnv& env_;
+    std::unique_ptr<Thread> inner_;
+  };
+
+  // Nobody is left who would make true what is waited for.
+  class MortalCondition final : public Condition {
+   public:
+    MortalCondition(MortalEnv& env, std::unique_ptr<Condition> inner) : env_(env), inner_(std::move(inner)) {
+      const std::lock_guard guard(env_.mutex_);
+      env_.conditions_.insert(inner_.get());
+    }
+    ~MortalCondition() override {
+      const std::lock_guard guard(env_.mutex_);
+      env_.conditions_.erase(inner_.get());
+    }
+    MortalCondition(const MortalCondition&) = delete;
+    MortalCondition& operator=(const MortalCondition&) = delete;
+    void notify() override { inner_->notify(); }
+    void wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& done) override {
+      inner_->wait(lock, [&] { return env_.ends_here() || done(); });
+      env_.end_if_dead();
+    }
+    bool wait_at_most(std::unique_lock<std::mutex>& lock, std::int64_t timeout_ms,
+                      const std::function<bool()>& done) override {
+      const bool unwinds = std::uncaught_exceptions() > 0;  // then who waits in a loop sees time pass
+      const bool is_done = inner_->wait_at_most(lock, timeout_ms,
+                                                [&] { return (!unwinds && env_.ends_here()) || done(); });
+      env_.end_if_dead();
+      return is_done;
+    }
+
+   private:
+    MortalEnv& env_;
+    std::unique_ptr<Condition> inner_;
+  };
+
+  // The thread of the rank unwinds, and ends the others on its way, as at the end of a run.
+  bool ends_here() const { return dead_ && std::this_thread::get_id() == rank_thread_; }
+  void end_if_dead() {
+    if (ends_here() && std::uncaught_exceptions() == 0) throw Death{};
+  }
+
   bool damages_snapshots_;
   std::function<void()> before_death_;
   std::set<std::string> damaged_;
+  const std::thread::id rank_thread_ = std::this_thread::get_id();
+  std::atomic<bool> dead_ = false;
+  std::mutex mutex_;  // of the next
+  std::set<Condition*> conditions_;
 };
 
 // Asks for no stop. It is asked before every step, which is when something may happen to a rank.
@@ -67,6 +156,9 @@ struct Trouble {
   Env* machine = &posix_env();        // that all ranks are on
   std::map<int, Env*> host_of = {};   // of ranks that are on one of their own
   std::function<std::unique_ptr<RankWatch>(Env& env, int rank)> begin_watch = {};  // empty: nobody watches
+  // What lies between a rank and its group; empty: nothing.
+  std::function<std::unique_ptr<ShrinkingWorld>(std::unique_ptr<ShrinkingWorld> world, int rank)> connect =
+      {};
 };
 
 class RecoveryTest : public TrainingTest {
@@ -82,7 +174,8 @@ class RecoveryTest : public TrainingTest {
     std::deque<std::unique_ptr<Thread>> threads;
     std::unique_ptr<LocalWorld> world;
     const auto run_rank = [&](int rank, std::optional<RunEnd>* end) {
-      const std::unique_ptr<ShrinkingWorld> mine = world->join(rank);
+      std::unique_ptr<ShrinkingWorld> mine = world->join(rank);
+      if (trouble.connect) mine = trouble.connect(std::move(mine), rank);
       try {
         *end = train_rank(launch, trouble, *overrides, *mine, rank);
       } catch (const Death&) {
@@ -92,13 +185,13 @@ class RecoveryTest : public TrainingTest {
       threads.push_back(
           trouble.machine->start_thread("rank", [&run_rank, rank, end] { run_rank(rank, end); }).value());
     };
-    const auto start_newcomer = [&](int rank) {
-      if (rank >= launch.ranks + trouble.newcomers) return false;
+    const auto start_newcomers = [&](int first, int count) {
+      if (first + count > launch.ranks + trouble.newcomers) return false;
       const std::lock_guard guard(mutex);
-      start(rank, &ends.emplace_back());
+      for (int rank = first; rank < first + count; ++rank) start(rank, &ends.emplace_back());
       return true;
     };
-    world = std::make_unique<LocalWorld>(launch.ranks, start_newcomer, *trouble.machine);
+    world = std::make_unique<LocalWorld>(launch.ranks, start_newcomers, *trouble.machine);
     for (int rank = 0; rank < launch.ranks; ++rank) {
       const std::lock_guard guard(mutex);
       start(rank, &ends[static_cast<std::size_t>(rank)]);
@@ -118,10 +211,12 @@ class RecoveryTest : public TrainingTest {
   RunEnd train_rank(const Launch& launch, const Trouble& trouble, const std::vector<Override>& overrides,
                     ShrinkingWorld& world, int rank) {
     const auto host = trouble.host_of.find(rank);
-    MortalEnv env(host == trouble.host_of.end() ? *trouble.machine : *host->second,
-                  trouble.damages_snapshots && rank == 0, [&] {
-                    if (trouble.before_death) trouble.before_death(rank);
-                  });
+    const auto mortal = std::make_shared<MortalEnv>(
+        host == trouble.host_of.end() ? *trouble.machine : *host->second,
+        trouble.damages_snapshots && rank == 0, [before_death = trouble.before_death, rank] {
+          if (before_death) before_death(rank);
+        });
+    MortalEnv& env = *mortal;
     const Result<std::unique_ptr<FaultPoints>> faults = FaultPoints::parse(launch.faults, rank, env);
     EXPECT_TRUE(faults.ok()) << faults.error().message;
     Mishap stop([&](int asked) {

@@ -27,7 +27,7 @@ struct LocalWorld::Shared {
   std::uint64_t deaths = 0;
   std::uint64_t refusals = 0;  // growths that nothing came of
   std::vector<Place> places;   // by launched rank
-  StartRank start_rank;
+  StartRanks start_ranks;
 
   // Begins the next epoch if all remaining ranks wait for it; called with the mutex held.
   void begin_epoch_if_complete() {
@@ -59,18 +59,16 @@ struct LocalWorld::Shared {
       if (places[rank].alive && places[rank].growing == 0) return;
       if (places[rank].alive) members.push_back(static_cast<int>(rank));
     }
-    const std::size_t before = places.size();
+    const int first = static_cast<int>(places.size());
+    if (!start_ranks || !start_ranks(first, count)) {
+      for (Place& place : places) place.growing = 0;
+      ++refusals;
+      changed->notify();
+      return;
+    }
     for (int i = 0; i < count; ++i) {
-      const int number = static_cast<int>(places.size());
-      if (!start_rank || !start_rank(number)) {
-        places.resize(before);
-        for (Place& place : places) place.growing = 0;
-        ++refusals;
-        changed->notify();
-        return;
-      }
       places.emplace_back().is_joiner = true;
-      members.push_back(number);
+      members.push_back(first + i);
     }
     begin_epoch(members);
   }
@@ -146,8 +144,8 @@ class LocalWorld::Rank final : public ShrinkingWorld {
   std::vector<std::unique_ptr<Communicator>> epochs_;
 };
 
-LocalWorld::LocalWorld(int ranks, StartRank start_rank, Env& env) : shared_(std::make_shared<Shared>(env)) {
-  shared_->start_rank = std::move(start_rank);
+LocalWorld::LocalWorld(int ranks, StartRanks start_ranks, Env& env) : shared_(std::make_shared<Shared>(env)) {
+  shared_->start_ranks = std::move(start_ranks);
   shared_->places.resize(static_cast<std::size_t>(ranks));
   std::vector<std::unique_ptr<Communicator>> ends = make_local_communicators(ranks);
   for (std::size_t rank = 0; rank < ends.size(); ++rank) shared_->places[rank].end = std::move(ends[rank]);

@@ -4,7 +4,7 @@
 //   LocalWorld world(4);
 //   thread of rank r: const std::unique_ptr<ShrinkingWorld> mine = world.join(r);  // ends with .reset()
 //
-// With a function that starts one more rank (a thread that joins as that), ranks can join later, too.
+// With a function that starts more ranks (threads that join as those), ranks can join later, too.
 #pragma once
 
 #include <functional>
@@ -22,10 +22,10 @@ namespace holdfast::test {
 
 class LocalWorld {
  public:
-  // Called with the number of the new rank, by a thread of another rank; false: it cannot be started.
-  using StartRank = std::function<bool(int launched_rank)>;
+  // Called with the number of the first new rank, by a thread of another rank; false: so many cannot be started, and none is.
+  using StartRanks = std::function<bool(int first_rank, int count)>;
   // Waits and deadlines are those of `env`, which outlives it.
-  explicit LocalWorld(int ranks, StartRank start_rank = {}, Env& env = posix_env());
+  explicit LocalWorld(int ranks, StartRanks start_ranks = {}, Env& env = posix_env());
   // Joins as one rank; called once for every rank, by its thread. The object's end is the rank's death. A
   // shrink() in which a rank does not take part is an error at its deadline.
   std::unique_ptr<ShrinkingWorld> join(int launched_rank);

@@ -44,8 +44,9 @@ struct StorageTime {
 class SimulatedEnv : public ForwardingEnv {
  public:
   explicit SimulatedEnv(Env& inner) : ForwardingEnv(inner) { current_ = add_runner("test"); }
-  // Runs what threads that were left have to do, to its end.
-  ~SimulatedEnv() override {
+  ~SimulatedEnv() override { wait_for_all(); }
+  // Runs what threads that were left have to do, to its end. Called by the first of the threads.
+  void wait_for_all() {
     for (std::size_t i = 1; i < runners_.size(); ++i) wait_for_end(*runners_[i]);
   }
   SimulatedEnv(const SimulatedEnv&) = delete;
@@ -54,6 +55,11 @@ class SimulatedEnv : public ForwardingEnv {
   std::int64_t now_s() {
     const std::lock_guard guard(mutex_);
     return (now_ns_ - begin_ns) / 1'000'000'000;
+  }
+  // The process ends with what the threads wait for when the clock comes to this second: something never ends.
+  void ends_by(std::int64_t second) {
+    const std::lock_guard guard(mutex_);
+    limit_ns_ = begin_ns + second * 1'000'000'000;
   }
   // The system refuses every thread from now on.
   void refuse_threads() { refuses_threads_ = true; }
@@ -101,6 +107,17 @@ class SimulatedEnv : public ForwardingEnv {
   }
   std::unique_ptr<Condition> make_condition() override { return std::make_unique<SimulatedCondition>(*this); }
 
+  // Who waits for a lock lets the others run, who may have it.
+  Result<std::unique_ptr<FileLock>> lock(const std::string& path, const std::string& content,
+                                         std::int64_t timeout_ms) override {
+    constexpr std::int64_t pause_us = 20'000;
+    const std::int64_t end_ns = monotonic_ns() + timeout_ms * 1'000'000;
+    while (true) {
+      Result<std::unique_ptr<FileLock>> taken = inner().lock(path, content, 0);
+      if (taken.ok() || monotonic_ns() >= end_ns) return taken;
+      sleep_us(pause_us);
+    }
+  }
   Result<std::unique_ptr<File>> open(const std::string& path, OpenMode mode) override {
     HF_TRY(std::unique_ptr<File> file, inner().open(path, mode));
     return std::unique_ptr<File>(std::make_unique<SimulatedFile>(*this, std::move(file)));
@@ -256,6 +273,8 @@ class SimulatedEnv : public ForwardingEnv {
     }
     HF_CHECK(next != nullptr, "all simulated threads wait for ever: {}", waiting());
     now_ns_ = std::max(now_ns_, next->wakes_ns);
+    HF_CHECK(now_ns_ < limit_ns_, "simulated threads go on after {} s: {}",
+             (limit_ns_ - begin_ns) / 1'000'000'000, waiting());
     if (next != current_) ++switches_;
     current_ = next;
     next->turn.notify_one();
@@ -297,7 +316,7 @@ class SimulatedEnv : public ForwardingEnv {
   }
 
   std::mutex mutex_;  // of what follows, but for the threads of the runners
-  std::int64_t now_ns_ = begin_ns;
+  std::int64_t now_ns_ = begin_ns, limit_ns_ = never;
   std::uint64_t orders_ = 0, switches_ = 0;
   std::vector<std::unique_ptr<Runner>> runners_;  // the first is the test's
   Runner* current_ = nullptr;
