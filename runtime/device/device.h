@@ -232,6 +232,7 @@ struct CpuDeviceOptions {
   std::vector<KernelPreference> kernels = {};           // by name; the others are chosen by the registry
   const KernelRegistry* registry = &kernel_registry();  // outlives the device
   std::size_t queue_capacity = 16384;                   // launches in flight; launch() waits when it is full
+  bool runs_at_launch = false;  // ops run on the launching thread: simulations are the same each time
   // Both are called on the queue thread, before and after each op runs; for tests and profilers. `arguments`
   // is the struct of the op.
   std::function<void(OpId)> observer = {};

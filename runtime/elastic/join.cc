@@ -275,7 +275,8 @@ Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Wai
     device = make_device(inputs.env, config, inputs.config->origin,
                          {.threads = threads_of_rank(inputs.env, config, inputs.ranks_on_host),
                           .place = inputs.place,
-                          .ranks_on_host = inputs.ranks_on_host});
+                          .ranks_on_host = inputs.ranks_on_host,
+                          .runs_at_launch = inputs.runs_at_launch});
   }
   HF_TRY_VOID(agree_on_own(inputs, waiter, outcome_of(device), Examined::own));
   Device& joined = existing == nullptr ? **device : *existing;

@@ -232,7 +232,8 @@ Result<std::unique_ptr<Device>> make_device(Env& env, const Config& config, cons
     return make_cpu_device({.threads = share.threads,
                             .isa = kernels.isa,
                             .kernels = kernels.requests,
-                            .registry = kernels.registry});
+                            .registry = kernels.registry,
+                            .runs_at_launch = share.runs_at_launch});
   }
   HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, config, share.place)));
   HF_TRY(const std::vector<KernelPreference> requests, requests_on_gpu(kernels, gpu));

@@ -83,6 +83,7 @@ struct DeviceShare {
   int threads = 1;
   DevicePlace place = {};
   int ranks_on_host = 1;
+  bool runs_at_launch = false;  // CpuDeviceOptions::runs_at_launch
 };
 Result<std::unique_ptr<Device>> make_device(Env& env, const Config& config, const Origins& origin,
                                             const DeviceShare& share);

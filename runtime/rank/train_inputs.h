@@ -47,6 +47,8 @@ struct ProcessInputs {
   bool tries_storage_once = false;
   // Fills memory that is used again with unusable numbers, for tests (KeptMemory::spoil_reused).
   bool spoil_kept_memory = false;
+  // Runs ops when they are launched, for simulations (DeviceShare::runs_at_launch).
+  bool runs_at_launch = false;
 };
 
 struct TrainInputs : RankInputs, ProcessInputs {

@@ -57,12 +57,13 @@ class MortalEnv final : public ForwardingEnv, public std::enable_shared_from_thi
     end_if_dead();
   }
   Result<std::unique_ptr<Thread>> start_thread(const std::string& name, std::function<void()> work) override {
-    HF_TRY(std::unique_ptr<Thread> thread, inner().start_thread(name, [self = shared_from_this(), work = std::move(work)] {
-      try {
-        work();
-      } catch (const Death&) {
-      }
-    }));
+    HF_TRY(std::unique_ptr<Thread> thread,
+           inner().start_thread(name, [self = shared_from_this(), work = std::move(work)] {
+             try {
+               work();
+             } catch (const Death&) {
+             }
+           }));
     return std::unique_ptr<Thread>(std::make_unique<MortalThread>(*this, std::move(thread)));
   }
   std::unique_ptr<Condition> make_condition() override {
@@ -106,8 +107,8 @@ class MortalEnv final : public ForwardingEnv, public std::enable_shared_from_thi
     bool wait_at_most(std::unique_lock<std::mutex>& lock, std::int64_t timeout_ms,
                       const std::function<bool()>& done) override {
       const bool unwinds = std::uncaught_exceptions() > 0;  // then who waits in a loop sees time pass
-      const bool is_done = inner_->wait_at_most(lock, timeout_ms,
-                                                [&] { return (!unwinds && env_.ends_here()) || done(); });
+      const bool is_done =
+          inner_->wait_at_most(lock, timeout_ms, [&] { return (!unwinds && env_.ends_here()) || done(); });
       env_.end_if_dead();
       return is_done;
     }
@@ -156,6 +157,7 @@ struct Trouble {
   Env* machine = &posix_env();        // that all ranks are on
   std::map<int, Env*> host_of = {};   // of ranks that are on one of their own
   std::function<std::unique_ptr<RankWatch>(Env& env, int rank)> begin_watch = {};  // empty: nobody watches
+  bool runs_at_launch = false;  // ProcessInputs::runs_at_launch
   // What lies between a rank and its group; empty: nothing.
   std::function<std::unique_ptr<ShrinkingWorld>(std::unique_ptr<ShrinkingWorld> world, int rank)> connect =
       {};
@@ -242,7 +244,8 @@ class RecoveryTest : public TrainingTest {
                        .started_ns = env.monotonic_ns(),
                        .load_nccl = load_nccl,
                        .membership = membership->get(),
-                       .spoil_kept_memory = true},
+                       .spoil_kept_memory = true,
+                       .runs_at_launch = trouble.runs_at_launch},
                       stop,
                       config});
   }

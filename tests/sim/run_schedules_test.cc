@@ -178,7 +178,7 @@ class RunSchedules : public RecoveryTest {
         faults += (faults.empty() ? "" : ",") + each;
       }
     }
-    Trouble trouble{.newcomers = schedule.newcomers, .machine = &machine};
+    Trouble trouble{.newcomers = schedule.newcomers, .machine = &machine, .runs_at_launch = true};
     for (int rank = 0; rank < ranks; ++rank)
       trouble.host_of[rank] = &processes[static_cast<std::size_t>(rank)];
     // What a dead process still does to files while its threads unwind has not happened.

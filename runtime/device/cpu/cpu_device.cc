@@ -141,16 +141,23 @@ class CpuDevice final : public Device, public WatchedCalls, private WorkClock {
         observer_(options.observer),
         after_(options.after),
         counts_workspace_(counts_workspace),
+        runs_at_launch_(options.runs_at_launch),
         kernels_(std::move(kernels)),
         slots_(options.queue_capacity),
         team_(options.threads, cpu::use_one_thread_per_primitive),
         scratch_(empty_scratch()),
         shadows_(counts_workspace),
         matmuls_(options.threads),
-        context_(team_, scratch_, matmuls_),
-        queue_thread_([this] { serve(); }) {}
+        context_(team_, scratch_, matmuls_) {
+    if (runs_at_launch_) {
+      cpu::use_one_thread_per_primitive();
+    } else {
+      queue_thread_ = std::thread([this] { serve(); });
+    }
+  }
 
   ~CpuDevice() override {
+    if (runs_at_launch_) return;
     push(OpId::count, Action::stop, nullptr, 0);
     queue_thread_.join();
   }
@@ -229,6 +236,7 @@ class CpuDevice final : public Device, public WatchedCalls, private WorkClock {
   const std::function<void(OpId)> observer_;
   const std::function<void(OpId, const void*)> after_;
   const bool counts_workspace_;
+  const bool runs_at_launch_;
   const KernelTable kernels_;
   std::vector<Slot> slots_;
   cpu::Team team_;
@@ -272,7 +280,10 @@ void CpuDevice::push(OpId id, Action action, const void* arguments, std::size_t 
   slot.shadow_step = shadow_step();
   if (bytes > 0) std::memcpy(slot.arguments, arguments, bytes);
   submitted_.store(position + 1);
-  if (sleeping_.load()) {
+  if (runs_at_launch_) {
+    execute(slot);
+    complete(position + 1);
+  } else if (sleeping_.load()) {
     const std::lock_guard lock(mutex_);
     work_arrived_.notify_one();
   }
