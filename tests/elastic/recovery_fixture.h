@@ -30,8 +30,13 @@ struct Death {};
 // Threads that outlive the rank, as those that wait for a disk, keep it.
 class MortalEnv final : public ForwardingEnv, public std::enable_shared_from_this<MortalEnv> {
  public:
-  MortalEnv(Env& inner, bool damages_snapshots, std::function<void()> before_death)
-      : ForwardingEnv(inner), damages_snapshots_(damages_snapshots), before_death_(std::move(before_death)) {}
+  // `dies`: whether the rank dies where it waits next; empty: it does not.
+  MortalEnv(Env& inner, bool damages_snapshots, std::function<void()> before_death,
+            std::function<bool()> dies)
+      : ForwardingEnv(inner),
+        damages_snapshots_(damages_snapshots),
+        before_death_(std::move(before_death)),
+        dies_(std::move(dies)) {}
   [[noreturn]] void kill_self() override {
     before_death_();
     dead_ = true;
@@ -50,11 +55,11 @@ class MortalEnv final : public ForwardingEnv, public std::enable_shared_from_thi
 
   void sleep_us(std::int64_t microseconds) override {
     inner().sleep_us(microseconds);
-    end_if_dead();
+    end_if_dying();
   }
   void yield() override {
     inner().yield();
-    end_if_dead();
+    end_if_dying();
   }
   Result<std::unique_ptr<Thread>> start_thread(const std::string& name, std::function<void()> work) override {
     HF_TRY(std::unique_ptr<Thread> thread,
@@ -124,8 +129,16 @@ class MortalEnv final : public ForwardingEnv, public std::enable_shared_from_thi
     if (ends_here() && std::uncaught_exceptions() == 0) throw Death{};
   }
 
+  void end_if_dying() {
+    if (!dead_ && dies_ && std::this_thread::get_id() == rank_thread_ && std::uncaught_exceptions() == 0 &&
+        dies_())
+      kill_self();
+    end_if_dead();
+  }
+
   bool damages_snapshots_;
   std::function<void()> before_death_;
+  std::function<bool()> dies_;
   std::set<std::string> damaged_;
   const std::thread::id rank_thread_ = std::this_thread::get_id();
   std::atomic<bool> dead_ = false;
@@ -152,6 +165,7 @@ struct Trouble {
   bool damages_snapshots = false;  // of rank 0, which reads them
   int newcomers = 0;               // ranks that can be started later
   std::function<void(int rank)> before_death = {};
+  std::function<bool(int rank)> dies = {};  // asked where it waits
   std::function<Result<std::unique_ptr<NcclLibrary>>(int rank)> load_nccl = {};
   std::string newcomers_change = {};  // an override of theirs alone
   Env* machine = &posix_env();        // that all ranks are on
@@ -215,9 +229,11 @@ class RecoveryTest : public TrainingTest {
     const auto host = trouble.host_of.find(rank);
     const auto mortal = std::make_shared<MortalEnv>(
         host == trouble.host_of.end() ? *trouble.machine : *host->second,
-        trouble.damages_snapshots && rank == 0, [before_death = trouble.before_death, rank] {
+        trouble.damages_snapshots && rank == 0,
+        [before_death = trouble.before_death, rank] {
           if (before_death) before_death(rank);
-        });
+        },
+        trouble.dies ? [dies = trouble.dies, rank] { return dies(rank); } : std::function<bool()>());
     MortalEnv& env = *mortal;
     const Result<std::unique_ptr<FaultPoints>> faults = FaultPoints::parse(launch.faults, rank, env);
     EXPECT_TRUE(faults.ok()) << faults.error().message;

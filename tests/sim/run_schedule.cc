@@ -86,6 +86,8 @@ class Draw {
 std::string draw_fault(Draw& draw, const RunSchedule& schedule, const ScheduleOptions& options) {
   const int rank = draw.from(0, schedule.ranks - 1 + schedule.newcomers);
   if (draw.happens(options.disk_fault)) {
+    if (draw.happens(options.death_at_disk_fault))
+      return fmt::format("disk.any@{}:{}=EIO:dies", draw.from(1, 400), rank);
     const char* const operation = disk_operations[draw.below(std::size(disk_operations))];
     const bool for_ever = draw.happens(options.disk_fault_for_ever);
     return fmt::format("disk.{}@{}:{}=EIO{}", operation, draw.from(1, 60), rank, for_ever ? ":ever" : "");

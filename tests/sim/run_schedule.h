@@ -5,6 +5,7 @@
 //
 // What happens is said as HOLDFAST_FAULTS says it (runtime/os/fault_point.h). Besides:
 //   disk.OPERATION@N:RANK=EIO, =EIO:ever   the N-th such operation of a rank on files of the run fails, or all from it on
+//   disk.any@N:RANK=EIO:dies               no operation from the N-th on has any effect, and the rank dies where it waits next
 //   ram_lost, damaged                      before a start no RAM snapshot is left; a bit of the newest checkpoint is another
 #pragma once
 
@@ -19,10 +20,10 @@ namespace holdfast::test {
 // What seeds draw from, and how often.
 struct ScheduleOptions {
   int ranks_max = 4;
-  int starts_max = 2;        // with faults; one without follows
-  int faults_max = 3;        // of a start
-  double disk_fault = 0.15;  // each of these: probability
-  double disk_fault_for_ever = 0.3;
+  int starts_max = 2;       // with faults; one without follows
+  int faults_max = 3;       // of a start
+  double disk_fault = 0.3;  // each of these: probability
+  double disk_fault_for_ever = 0.2, death_at_disk_fault = 0.5;
   double late_messages = 0.5;
   double slow_storage = 0.3;
   double lost_ram = 0.3;  // before a start after the first

@@ -19,6 +19,7 @@
 #include <deque>
 #include <fstream>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -166,6 +167,7 @@ class RunSchedules : public RecoveryTest {
     const int ranks = schedule.ranks + schedule.newcomers;
     std::deque<FaultyEnv> processes;
     for (int rank = 0; rank < ranks; ++rank) processes.emplace_back(machine);
+    std::set<int> dying;  // ranks that die when their files fail
     std::string faults;
     for (const std::string& each : happens) {
       if (each == "ram_lost") {
@@ -173,6 +175,7 @@ class RunSchedules : public RecoveryTest {
       } else if (each == "damaged") {
         damage_newest(run);
       } else if (each.starts_with("disk.")) {
+        if (each.ends_with(":dies")) dying.insert(rank_of(each));
         fail_disk(each, run, processes);
       } else {
         faults += (faults.empty() ? "" : ",") + each;
@@ -184,6 +187,9 @@ class RunSchedules : public RecoveryTest {
     // What a dead process still does to files while its threads unwind has not happened.
     trouble.before_death = [&](int rank) {
       processes[static_cast<std::size_t>(rank)].inject({.for_ever = true});
+    };
+    trouble.dies = [&](int rank) {
+      return dying.contains(rank) && processes[static_cast<std::size_t>(rank)].failure_count() > 0;
     };
     if (schedule.message_us > 0)
       trouble.connect = [&](std::unique_ptr<ShrinkingWorld> world, int rank) {
@@ -210,28 +216,33 @@ class RunSchedules : public RecoveryTest {
     return ends;
   }
 
-  // `text`: disk.OPERATION@N:RANK=EIO or =EIO:ever
+  // `text`: disk.OPERATION@N:RANK=EIO, =EIO:ever or =EIO:dies
+  static int rank_of(const std::string& text) {
+    return std::stoi(text.substr(text.find(':', text.find('@')) + 1));
+  }
   void fail_disk(const std::string& text, const std::string& run, std::deque<FaultyEnv>& processes) const {
-    static const std::map<std::string, Operation> operations = {{"read", Operation::read},
-                                                                {"write", Operation::write},
-                                                                {"sync", Operation::sync},
-                                                                {"open", Operation::open},
-                                                                {"rename", Operation::rename},
-                                                                {"remove", Operation::remove},
-                                                                {"read_text", Operation::read_text},
-                                                                {"sync_directory", Operation::sync_directory},
-                                                                {"append_line", Operation::append_line},
-                                                                {"allocate", Operation::allocate}};
+    static const std::map<std::string, std::optional<Operation>> operations = {
+        {"any", std::nullopt},
+        {"read", Operation::read},
+        {"write", Operation::write},
+        {"sync", Operation::sync},
+        {"open", Operation::open},
+        {"rename", Operation::rename},
+        {"remove", Operation::remove},
+        {"read_text", Operation::read_text},
+        {"sync_directory", Operation::sync_directory},
+        {"append_line", Operation::append_line},
+        {"allocate", Operation::allocate}};
     const std::size_t at = text.find('@'), colon = text.find(':', at), equals = text.find('=');
     ASSERT_TRUE(at != std::string::npos && colon < equals && equals != std::string::npos) << text;
     const auto operation = operations.find(text.substr(5, at - 5));
     ASSERT_NE(operation, operations.end()) << text;
-    const auto rank = static_cast<std::size_t>(std::stoi(text.substr(colon + 1)));
+    const auto rank = static_cast<std::size_t>(rank_of(text));
     ASSERT_LT(rank, processes.size()) << text;
     processes[rank].inject({.operation = operation->second,
                             .path_contains = run + "/",
                             .at = std::stoull(text.substr(at + 1)),
-                            .for_ever = text.ends_with(":ever")});
+                            .for_ever = text.ends_with(":ever") || text.ends_with(":dies")});
   }
 
   void lose_ram(const std::string& run) const {
