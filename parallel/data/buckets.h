@@ -40,8 +40,8 @@ struct BucketTensor {
   std::vector<std::uint64_t> shape;              // shape of the tensor, or of its one slice on this rank
   std::vector<std::uint64_t> global_shape = {};  // shape of the whole tensor; empty: the same as `shape`
   int slice = 0, slices = 1;
-  bool weight_decay = false;
-  bool is_frozen = false;  // the same for all tensors of a bucket
+  bool weight_decay = false;  // where optimizer.weight_decay_groups says nothing else
+  bool is_frozen = false;     // the same for all tensors of a bucket
   std::uint64_t parameter_offset =
       0;  // elements into the flat parameters (of a tied bucket: the real tensor's)
   std::uint64_t gradient_offset = 0;  // elements into the flat gradient buffer

@@ -9,6 +9,7 @@
 #include "runtime/config/loader.h"
 #include "runtime/core/units.h"
 #include "runtime/device/counting_device.h"
+#include "runtime/model/spec.h"
 #include "runtime/os/machine_facts.h"
 #include "runtime/plan/layout_search.h"
 #include "runtime/plan/plan_report.h"
@@ -346,6 +347,7 @@ Result<int> plan(const std::vector<std::string>& arguments) {
   resolve_device(env, config);
   if (config.device == "cpu") HF_TRY_VOID(check_device(env, config, loaded.origin));
   HF_TRY_VOID(resolve_with_data(env, config));
+  HF_TRY_VOID(check_decay_groups(config));
   if (!words.suggest) HF_TRY_VOID(check_layout(config, static_cast<int>(ranks)));
   if (words.ops) return print_ops(env, config, static_cast<int>(ranks), static_cast<int>(rank), words.json);
   if (!words.json) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "runtime/config/decay_groups.h"
 #include "runtime/config/freeze_list.h"
 #include "runtime/config/loader.h"
 #include "runtime/config/model_family.h"
@@ -332,6 +333,8 @@ void Checker::check_tokenizers(const std::string& key, const SourceList& sources
 }
 
 void Checker::check_steps() {
+  const Result<std::vector<DecayGroup>> groups = parse_decay_groups(config_.optimizer.weight_decay_groups);
+  if (!groups.ok()) problem({"optimizer.weight_decay_groups"}, groups.error().message);
   if (config_.optimizer.warmup_steps > config_.training.steps) {
     problem({"optimizer.warmup_steps", "training.steps"},
             fmt::format("{} is more than {}: the learning rate would never reach its peak",

@@ -129,6 +129,7 @@ struct OptimizerConfig {
   double gradient_clip = 1.0;    // largest global norm; 0 = off
   std::string moments = "fp32";  // "fp32", "bf16"
   bool shard_gradients = false;
+  std::vector<std::string> weight_decay_groups = {};  // "PATTERN=DECAY" (decay_groups.h)
 
   core::DType moment_type() const { return moments == "bf16" ? core::DType::bf16 : core::DType::fp32; }
 };

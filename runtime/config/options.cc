@@ -340,7 +340,11 @@ std::vector<Option> optimizer_options() {
       real("optimizer.epsilon", HF_FIELD(optimizer.epsilon), "", {1e-30, 1}, kNumeric,
            "Added to the root of the squared-gradient mean"),
       real("optimizer.weight_decay", HF_FIELD(optimizer.weight_decay), "", {0, 100}, kNumeric,
-           "Decoupled weight decay; never on norms and biases"),
+           "Decoupled weight decay of matrices; norms and biases have none, but by weight_decay_groups"),
+      texts("optimizer.weight_decay_groups", HF_FIELD(optimizer.weight_decay_groups), kNumeric,
+            "Weight decay of some tensors, each \"PATTERN=DECAY\": [\"*.bias=0\", \"embedding.*=0.01\"]. A "
+            "pattern is a glob over the names that holdfast inspect shows: * is any text, ? one character. "
+            "The first that matches a tensor counts; each matches one of the model's"),
       real("optimizer.gradient_clip", HF_FIELD(optimizer.gradient_clip), "", {0, 1e12}, kNumeric,
            "Largest global gradient norm, larger ones are scaled down to it; 0 = off"),
       choice(

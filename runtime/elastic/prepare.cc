@@ -19,6 +19,7 @@
 #include "runtime/health/host_sources.h"
 #include "runtime/integrity/product_check.h"
 #include "runtime/metrics/metrics_server.h"
+#include "runtime/model/spec.h"
 #include "runtime/os/console.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/rank/kernel_choice.h"
@@ -245,9 +246,11 @@ class PrepareSteps {
     const int ranks = terms_.ranks > 0 ? terms_.ranks : ranks_of_config(setup_.config);
     if (setup_.data == nullptr) {
       HF_TRY_VOID(resolve_config(setup_.config, setup_.text.front().vocabulary));
+      HF_TRY_VOID(check_decay_groups(setup_.config));
       return check_layout(setup_.config, ranks, setup_.config.elastic.spares);
     }
     HF_TRY_VOID(agree(resolve_with_data(setup_.config, ranks, *setup_.data)));
+    HF_TRY_VOID(check_decay_groups(setup_.config));
     setup_.request = assignment_request(setup_.config, ranks);
     const bool is_new = starts() || terms_.mode == PrepareMode::check;
     if (is_new)

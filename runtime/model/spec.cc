@@ -1,6 +1,7 @@
 #include "runtime/model/spec.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -10,6 +11,7 @@
 #include <string_view>
 
 #include "kernels/registry.h"
+#include "runtime/config/decay_groups.h"
 #include "runtime/config/loader.h"
 
 namespace holdfast::model {
@@ -304,6 +306,30 @@ std::uint64_t trained_parameter_count(const ModelSpec& spec) {
   for (const ParameterSpec& parameter : parameter_specs(spec))
     count += parameter.is_frozen ? 0 : parameter.elements() - parameter.padding_elements;
   return count;
+}
+
+Result<void> check_decay_groups(const Config& config) {
+  HF_TRY(const std::vector<DecayGroup> groups, parse_decay_groups(config.optimizer.weight_decay_groups));
+  if (groups.empty()) return {};
+  const std::vector<ParameterSpec> parameters = parameter_specs(make_model_spec(config));
+  for (const DecayGroup& group : groups) {
+    if (std::ranges::any_of(parameters, [&](const ParameterSpec& parameter) {
+          return matches_glob(group.pattern, parameter.name);
+        }))
+      continue;
+    std::vector<std::string> names;  // those of a layer once
+    for (const ParameterSpec& parameter : parameters) {
+      const std::size_t after_layer = parameter.name.find('.', std::string_view("layers.").size());
+      std::string name =
+          layer_of(parameter.name) < 0 ? parameter.name : "layers.*" + parameter.name.substr(after_layer);
+      if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
+    }
+    return fail(ExitCode::config,
+                "optimizer.weight_decay_groups: \"{}\" matches no tensor of the model, so it would change "
+                "nothing; the model has {}. Correct the pattern, or leave the entry out",
+                group.pattern, fmt::join(names, ", "));
+  }
+  return {};
 }
 
 std::uint64_t state_bytes(const ModelSpec& spec, const OptimizerConfig& optimizer) {

@@ -17,6 +17,7 @@
 #include "runtime/config/config.h"
 #include "runtime/config/freeze_list.h"
 #include "runtime/config/model_family.h"
+#include "runtime/core/result.h"
 #include "runtime/core/tensor.h"
 
 namespace holdfast::model {
@@ -146,6 +147,9 @@ std::vector<SliceRun> runs_of_slice(const ParameterSpec& parameter, int slice, i
 std::vector<ParameterSpec> parameter_specs(const ModelSpec& spec);
 std::uint64_t parameter_count(const ModelSpec& spec);  // without vocabulary padding, tied weights once
 std::uint64_t trained_parameter_count(const ModelSpec& spec);  // those of them that are not frozen
+// Checks that each pattern of optimizer.weight_decay_groups matches a tensor of the model; ExitCode::config where one
+// does not, with the names that there are. The config is resolved.
+Result<void> check_decay_groups(const Config& config);
 // Returns the bytes of a whole state: all weights in fp32, and the two moments of the trained ones.
 std::uint64_t state_bytes(const ModelSpec& spec, const OptimizerConfig& optimizer);
 // Returns the lowest layer that a backward has to run through: -1 where the embedding is trained, the number

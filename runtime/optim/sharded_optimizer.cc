@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernels/elementwise.h"
+#include "runtime/config/decay_groups.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/random.h"
 #include "runtime/device/host_access.h"
@@ -50,9 +51,12 @@ ShardedOptimizer::ShardedOptimizer(const BucketPlan& buckets, int rank, DType dt
   }
   moment1_slot_ = plan.reserve("optimizer.moment1", MemoryClass::optimizer, moment_bytes);
   moment2_slot_ = plan.reserve("optimizer.moment2", MemoryClass::optimizer, moment_bytes);
+  const Result<std::vector<DecayGroup>> groups = parse_decay_groups(config.weight_decay_groups);
+  HF_CHECK(groups.ok(), "{}", groups.error().message);  // check_config has parsed them
   for (const Segment& segment : segments_) {
-    const Bucket& bucket = buckets.buckets()[static_cast<std::size_t>(segment.bucket)];
-    weight_decay_.push_back(bucket.tensors[static_cast<std::size_t>(segment.tensor)].weight_decay);
+    const BucketTensor& tensor = buckets.tensor(segment);
+    weight_decay_.push_back(
+        decay_in_groups(*groups, tensor.name).value_or(tensor.weight_decay ? config.weight_decay : 0.0));
     first_blocks_.push_back(trained_blocks_);
     trained_blocks_ += segment.block_count;
   }
@@ -85,7 +89,7 @@ void ShardedOptimizer::bind(Device& device, const MemoryArena& arena, std::byte*
         .copy = dtype_ == DType::bf16 ? working_copy(segment) : nullptr,
         .count = static_cast<std::int64_t>(segment.elements),
         .first_block = static_cast<std::int64_t>(first_blocks_[i]),
-        .weight_decay = weight_decay_[i] ? static_cast<float>(config_.weight_decay) : 0.0F,
+        .weight_decay = static_cast<float>(weight_decay_[i]),
         .rounding_block = rounding_block_of(specs_[i]),
     });
   }

@@ -147,8 +147,8 @@ class ShardedOptimizer {
   DType dtype_, moments_;
   std::uint64_t rounding_stream_;
   std::vector<Segment> segments_, frozen_;
-  std::vector<ShardSpec> specs_;    // of kind "weight", one per segment, then one per frozen segment
-  std::vector<bool> weight_decay_;  // one per segment
+  std::vector<ShardSpec> specs_;      // of kind "weight", one per segment, then one per frozen segment
+  std::vector<double> weight_decay_;  // one per segment
   // Number of blocks in the segments before, by segment, the frozen ones last.
   std::vector<std::uint64_t> first_blocks_;
   std::uint64_t trained_blocks_ = 0, frozen_blocks_ = 0;

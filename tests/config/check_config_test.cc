@@ -154,6 +154,10 @@ std::vector<BadPair> run_table() {
        {},
        "run.toml:5:30  error  optimizer.warmup_steps = 101 (run.toml:5:30) is more than training.steps = 100 "
        "(run.toml:3:22): the learning rate would never reach its peak"},
+      {"optimizer = { weight_decay_groups = [\"*.bias\"] }\n",
+       {},
+       "run.toml:5:37  error  optimizer.weight_decay_groups has the entry \"*.bias\": an entry is "
+       "\"PATTERN=DECAY\", such as \"*.bias=0\" or \"embedding.*=0.01\", with a decay from 0 to 100"},
       {"parallel = { lanes = 2, data = 4 }\n",
        {},
        "run.toml:5:32  error  parallel.data = 4 (run.toml:5:32) is more than parallel.lanes = 2 "

@@ -1,5 +1,5 @@
 // Runs whose moments are bf16 (optimizer.moments): the same bits in every layout and after every death, and what becomes
-// of moments of the other type.
+// of moments of the other type. And weight decay by the names of tensors, which every layout has, too.
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 
@@ -217,6 +217,43 @@ TEST_F(MomentsTest, OfTheOtherTypeAreConvertedOnResume) {
             << key.first << " of " << key.second << ", element " << i;
       }
     }
+  }
+}
+
+// Of a tensor that is cut, of one whose layer is on one stage alone, and of one that is not cut.
+TEST_F(MomentsTest, WeightDecayGroupsHaveTheSameBitsInEveryLayout) {
+  const auto groups = [](const char* list) {
+    return model("fp32",
+                 {fmt::format("optimizer.weight_decay_groups={}", list), "optimizer.weight_decay=0.3"});
+  };
+  const Overrides what = groups(R"(["embedding.*=0", "layers.1.*=0.9", "final_norm*=0.5"])");
+  const auto trained = [&](const char* run, int ranks, const Overrides& layout = {}) {
+    expect_done({.run = run, .ranks = ranks, .overrides = joined(what, layout)});
+    return digest(run);
+  };
+  const std::string expected = trained("alone", 1);
+  EXPECT_EQ(trained("d3", 3), expected);
+  EXPECT_EQ(trained("all", 8, {"parallel.tensor=2", "parallel.pipeline=2"}), expected);
+  for (const int ranks : {4, 1, 3}) {  // stopped and resumed with other numbers of ranks
+    const RunEnd end =
+        train({.run = "changing", .ranks = ranks, .stop_after_steps = ranks == 3 ? 0 : 6, .overrides = what});
+    ASSERT_EQ(end.code, ranks == 3 ? ExitCode::done : ExitCode::saved) << end.message;
+  }
+  EXPECT_EQ(digest("changing"), expected);
+  expect_done({.run = "without", .overrides = groups("[]")});
+  EXPECT_NE(digest("without"), expected);
+}
+
+TEST_F(MomentsTest, AWeightDecayGroupOfNoTensorIsRefused) {
+  for (const char* layout : {"parallel.pipeline=1", "parallel.pipeline=2"}) {
+    const RunEnd end =
+        train({.run = "refused",
+               .ranks = 2,
+               .overrides = model("fp32", {layout, R"(optimizer.weight_decay_groups=["*=0", "*.none=0"])"})});
+    EXPECT_EQ(end.code, ExitCode::config);
+    EXPECT_THAT(end.message, testing::HasSubstr("\"*.none\" matches no tensor of the model"));
+    EXPECT_THAT(end.message,
+                testing::HasSubstr("layers.*.attention.qkv.weight, layers.*.attention.output.weight"));
   }
 }
 

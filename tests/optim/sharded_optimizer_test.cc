@@ -386,6 +386,30 @@ TEST_P(ShardedOptimizerTest, WithoutGradientsOnlyMatricesDecay) {
   }
 }
 
+// A group decides over the kind of a tensor, and the first that matches over the others.
+TEST_P(ShardedOptimizerTest, GroupsDecayAsTheySay) {
+  OptimizerConfig config = adamw();
+  config.weight_decay_groups = {"late.*=0.02", "*.norm=0.3", "*.weight=0", "late.bias=1"};
+  const std::map<std::string, double> decays = {
+      {"late.weight", 0.02}, {"late.bias", 0.02}, {"early.norm", 0.3}, {"early.weight", 0.0}};
+  for (const int ranks : {1, 2}) {
+    Tensors weights;
+    for (int r = 0; r < ranks; ++r) {
+      Rank rank(r, ranks, GetParam(), true, two_buckets(), config);
+      rank.set_gradients(1, 0.0F);
+      rank.update(1, 0.5, 1.0);
+      rank.collect("weight", weights);
+    }
+    ASSERT_EQ(weights.size(), decays.size());
+    for (const auto& [name, values] : weights) {
+      for (std::uint64_t i = 0; i < values.size(); ++i) {
+        const double expected = (1.0 - 0.5 * decays.at(name)) * static_cast<double>(value_at(name, i, 1));
+        ASSERT_NEAR(static_cast<double>(values[i]), expected, 2e-7 * std::abs(expected)) << name << " " << i;
+      }
+    }
+  }
+}
+
 TEST_P(ShardedOptimizerTest, ARankLeavesTheOthersParametersAlone) {
   Rank rank(1, 3, GetParam());
   const std::vector<std::byte> before = rank.parameter_bytes();

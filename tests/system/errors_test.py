@@ -710,6 +710,12 @@ class Errors(unittest.TestCase):
     def test_warmup_too_long(self):
         self.expect_nothing_made(self.train("--optimizer.warmup_steps=5"))
 
+    def test_bad_decay_group(self):
+        self.expect_nothing_made(self.train("--optimizer.weight_decay_groups=*.bias=none"))
+
+    def test_decay_group_of_nothing(self):
+        self.expect_nothing_made(self.train("--optimizer.weight_decay_groups=*.biass=0"))
+
     def test_shrinks_to_more(self):
         self.expect_nothing_made(self.train("--elastic.min_data_parallel=3", "--parallel.data=2"))
 
