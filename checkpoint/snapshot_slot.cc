@@ -386,7 +386,7 @@ bool SnapshotReader::find_digests(const Json& json, std::uint64_t offset) {
   return true;
 }
 
-// Finds which pieces are the moments of which weights. Returns false where a piece would be under no digest.
+// Finds which pieces are the moments and averages of which weights. Returns false where a piece would be under no digest.
 bool SnapshotReader::find_blocks() {
   using Place = std::tuple<std::string_view, std::uint32_t, std::uint64_t>;
   const auto place_of = [](const ShardSpec& spec) {
@@ -402,12 +402,15 @@ bool SnapshotReader::find_blocks() {
     const ShardSpec& spec = specs_[i];
     if (spec.kind == "weight") continue;
     const auto of = found.find(place_of(spec));
-    if (of == found.end() || (spec.kind != "moment1" && spec.kind != "moment2")) return false;
-    const ShardSpec& weight = specs_[of->second.weight];
-    std::optional<std::size_t>& moment = spec.kind == "moment1" ? of->second.moment1 : of->second.moment2;
+    const bool is_average = spec.kind == "ema";
+    if (of == found.end() || (spec.kind != "moment1" && spec.kind != "moment2" && !is_average)) return false;
+    StatePieces& pieces = of->second;
+    const ShardSpec& weight = specs_[pieces.weight];
+    std::optional<std::size_t>& moment =
+        is_average ? pieces.ema : (spec.kind == "moment1" ? pieces.moment1 : pieces.moment2);
     const bool is_like_weight = spec.block_count == weight.block_count && spec.slices == weight.slices &&
                                 spec.global_shape == weight.global_shape &&
-                                (spec.dtype == DType::fp32 || spec.dtype == DType::bf16);
+                                (spec.dtype == DType::fp32 || (spec.dtype == DType::bf16 && !is_average));
     if (!is_like_weight || moment.has_value()) return false;
     moment = i;
   }
@@ -425,7 +428,7 @@ Result<void> SnapshotReader::verify_digests() {
   return {};
 }
 
-// Verifies a weight with its moments, one of which is a piece that was asked for.
+// Verifies a weight with its moments and average, one of which is a piece that was asked for.
 Result<void> SnapshotReader::verify_blocks(std::size_t index, const Pace& pace) {
   HF_TRY_VOID(verify_digests());
   const StatePieces& pieces = together_[index];
@@ -442,9 +445,11 @@ Result<void> SnapshotReader::verify_blocks(std::size_t index, const Pace& pace) 
       const auto moment_at = [&](const std::optional<std::size_t>& piece) -> const void* {
         return piece.has_value() ? bytes_of_piece(*piece).data() + at * bytes_of(moments) : nullptr;
       };
-      const std::uint64_t digest =
-          state_digest(reinterpret_cast<const float*>(weight.data()) + at, moment_at(pieces.moment1),
-                       moment_at(pieces.moment2), static_cast<std::int64_t>(count), moments);
+      const std::uint64_t digest = state_digest(
+          reinterpret_cast<const float*>(weight.data()) + at, moment_at(pieces.moment1),
+          moment_at(pieces.moment2), static_cast<std::int64_t>(count), moments,
+          pieces.ema.has_value() ? reinterpret_cast<const float*>(bytes_of_piece(*pieces.ema).data()) + at
+                                 : nullptr);
       std::uint64_t kept = 0;
       std::memcpy(&kept, digests_[pieces.weight].data() + at / block_elements * sizeof(kept), sizeof(kept));
       is_sound = is_sound && digest == kept;
@@ -455,7 +460,7 @@ Result<void> SnapshotReader::verify_blocks(std::size_t index, const Pace& pace) 
     return damaged(place_, fmt::format("tensor '{}' ({}) has a wrong checksum", specs_[index].tensor, of));
   }
   verified_[pieces.weight] = true;
-  for (const std::optional<std::size_t>& moment : {pieces.moment1, pieces.moment2}) {
+  for (const std::optional<std::size_t>& moment : {pieces.moment1, pieces.moment2, pieces.ema}) {
     if (moment.has_value()) verified_[*moment] = true;
   }
   return {};

@@ -147,11 +147,11 @@ class SnapshotReader {
   std::vector<ShardSpec> specs_;
   std::vector<std::uint64_t> offsets_;
   std::vector<std::uint32_t> crc32c_;  // empty: digests alone
-  // Pieces whose blocks have a digest in common, as the numbers of a weight and of its moments; none: the weight has none.
+  // Pieces whose blocks have a digest in common, as the numbers of a weight, of its moments and of its average; none: the weight has none.
   // By piece, where there are digests alone.
   struct StatePieces {
     std::size_t weight = 0;
-    std::optional<std::size_t> moment1 = {}, moment2 = {};
+    std::optional<std::size_t> moment1 = {}, moment2 = {}, ema = {};
   };
   std::vector<StatePieces> together_;
   std::vector<bool> verified_;

@@ -13,9 +13,10 @@ namespace holdfast::kernels {
   }
 
 HF_FIELDS(BlockSegment, HF_FIELD(first) HF_FIELD(count) HF_FIELD(first_block))
-HF_FIELDS(AdamWTensor, HF_FIELD(weight) HF_FIELD(moment1) HF_FIELD(moment2) HF_FIELD(gradient) HF_FIELD(copy)
-                           HF_FIELD(kept_weight) HF_FIELD(kept_moment1) HF_FIELD(kept_moment2) HF_FIELD(count)
-                               HF_FIELD(first_block) HF_FIELD(weight_decay) HF_FIELD(rounding_block))
+HF_FIELDS(AdamWTensor,
+          HF_FIELD(weight) HF_FIELD(moment1) HF_FIELD(moment2) HF_FIELD(ema) HF_FIELD(gradient) HF_FIELD(copy)
+              HF_FIELD(kept_weight) HF_FIELD(kept_moment1) HF_FIELD(kept_moment2) HF_FIELD(kept_ema)
+                  HF_FIELD(count) HF_FIELD(first_block) HF_FIELD(weight_decay) HF_FIELD(rounding_block))
 HF_FIELDS(Matmul,
           HF_FIELD(a) HF_FIELD(b) HF_FIELD(c) HF_FIELD(bias) HF_FIELD(residual) HF_FIELD(gelu_of) HF_FIELD(m)
               HF_FIELD(n) HF_FIELD(k) HF_FIELD(lda) HF_FIELD(ldb) HF_FIELD(ldc) HF_FIELD(transpose_a)
@@ -77,8 +78,8 @@ HF_FIELDS(LossSum, HF_FIELD(values) HF_FIELD(count) HF_FIELD(sum))
 HF_FIELDS(AdamW,
           HF_FIELD(tensors) HF_FIELD(tensor_count) HF_FIELD(block_count) HF_FIELD(learning_rate)
               HF_FIELD(beta1) HF_FIELD(beta2) HF_FIELD(epsilon) HF_FIELD(correction1) HF_FIELD(correction2)
-                  HF_FIELD(gradient_scale) HF_FIELD(moments) HF_FIELD(rounding_key) HF_FIELD(keeps_state)
-                      HF_FIELD(block_digests) HF_FIELD(checks_digests) HF_FIELD(damage)
+                  HF_FIELD(gradient_scale) HF_FIELD(ema_rest) HF_FIELD(moments) HF_FIELD(rounding_key)
+                      HF_FIELD(keeps_state) HF_FIELD(block_digests) HF_FIELD(checks_digests) HF_FIELD(damage)
                           HF_FIELD(gradient_digests) HF_FIELD(gradient_damage))
 HF_FIELDS(SquareSum, HF_FIELD(values) HF_FIELD(count) HF_FIELD(sums) HF_FIELD(digests) HF_FIELD(segments)
                          HF_FIELD(segment_count))

@@ -21,17 +21,19 @@ struct StateDamage {
 static_assert(sizeof(StateDamage) == 16);
 
 // One tensor, or the part of it that a rank owns. All arrays have `count` elements; the moments are of the type that
-// the op says. Of a frozen tensor, which only OptimizerDigest takes, moments and gradient are null.
+// the op says. Of a frozen tensor, which only OptimizerDigest takes, moments, average and gradient are null.
 struct AdamWTensor {
   float* weight = nullptr;
   void* moment1 = nullptr;
   void* moment2 = nullptr;
+  float* ema = nullptr;  // exponential moving average of the weights; or null
   const float* gradient = nullptr;
   BFloat16* copy = nullptr;  // or null
   // Second copies of what an update leaves, for AdamW::keeps_state; or null.
   float* kept_weight = nullptr;
   void* kept_moment1 = nullptr;
   void* kept_moment2 = nullptr;
+  float* kept_ema = nullptr;
   std::int64_t count = 0;
   std::int64_t first_block = 0;  // number of blocks (runtime/core/block.h) in the tensors before
   float weight_decay = 0;
@@ -43,8 +45,8 @@ struct AdamWTensor {
 //   g = gradient * gradient_scale
 //   m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g^2
 //   w = w - learning_rate * (weight_decay * w + (m / correction1) / (sqrt(v / correction2) + epsilon))
-// and, when given, copy = w rounded to bf16. One launch updates a whole shard: kernels find the tensor of a
-// block in the table.
+// and, when given, copy = w rounded to bf16, ema = ema + ema_rest * (w - ema). One launch updates a whole shard:
+// kernels find the tensor of a block in the table.
 //
 // Moments in bf16 are widened to fp32, averaged there, and the weights take those averages; what is kept for the next
 // update is rounded stochastically (kernels/stochastic_rounding.h): block b of a tensor is block rounding_block + b of
@@ -68,6 +70,7 @@ struct AdamW {
   float learning_rate = 0, beta1 = 0, beta2 = 0, epsilon = 0;
   float correction1 = 1, correction2 = 1;  // 1 - beta^step
   float gradient_scale = 1;                // of clipping
+  float ema_rest = 0;                      // 1 - decay of the average
   DType moments = DType::fp32;             // or bf16
   std::uint64_t rounding_key = 0;          // of bf16 moments: 64 mixed bits, others for every update
   bool keeps_state = false;                // writes the kept_ arrays; else they are not looked at
@@ -97,18 +100,20 @@ struct AdamW {
     visit(tensor.weight, updates("weight", DType::fp32, tensor.count));
     visit(tensor.moment1, updates("moment1", op.moments, tensor.count));
     visit(tensor.moment2, updates("moment2", op.moments, tensor.count).positive());
+    visit(tensor.ema, updates("ema", DType::fp32, tensor.count).if_given());
     visit(tensor.copy, writes("copy", DType::bf16, tensor.count).if_given());
     if (!op.keeps_state) return;
     visit(tensor.kept_weight, writes("kept_weight", DType::fp32, tensor.count).if_given());
     visit(tensor.kept_moment1, writes("kept_moment1", op.moments, tensor.count).if_given());
     visit(tensor.kept_moment2, writes("kept_moment2", op.moments, tensor.count).if_given());
+    visit(tensor.kept_ema, writes("kept_ema", DType::fp32, tensor.count).if_given());
   }
 };
 void reference(const AdamW& op);
 
 // Computes the digests of blocks of optimizer state as it is, by the table of AdamW: of state that was loaded, made,
-// or is to be examined without an update. A tensor without moments has the digests of its weight alone, as if
-// they were zeros.
+// or is to be examined without an update. A tensor without moments, or without an average, has the digests of the rest, as
+// if they were zeros.
 struct OptimizerDigest {
   static constexpr OpId id = OpId::optimizer_digest;
   static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel
@@ -139,6 +144,7 @@ struct OptimizerDigest {
     visit(tensor.weight, reads("weight", DType::fp32, count));
     visit(tensor.moment1, reads("moment1", op.moments, count).if_given());
     visit(tensor.moment2, reads("moment2", op.moments, count).positive().if_given());
+    visit(tensor.ema, reads("ema", DType::fp32, count).if_given());
   }
 };
 void reference(const OptimizerDigest& op);

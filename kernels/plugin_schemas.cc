@@ -81,9 +81,9 @@ HF_TWIN(CrossEntropyGradient, hf_cross_entropy_gradient,
 HF_TWIN(LossSum, hf_loss_sum, HF_AT(values) HF_AT(count) HF_AT(sum))
 HF_TWIN(AdamW, hf_adamw,
         HF_AT(tensors) HF_AT(tensor_count) HF_AT(block_count) HF_AT(learning_rate) HF_AT(beta1) HF_AT(beta2)
-            HF_AT(epsilon) HF_AT(correction1) HF_AT(correction2) HF_AT(gradient_scale) HF_AT(moments)
-                HF_AT(rounding_key) HF_AT(keeps_state) HF_AT(block_digests) HF_AT(checks_digests)
-                    HF_AT(damage) HF_AT(gradient_digests) HF_AT(gradient_damage))
+            HF_AT(epsilon) HF_AT(correction1) HF_AT(correction2) HF_AT(gradient_scale) HF_AT(ema_rest)
+                HF_AT(moments) HF_AT(rounding_key) HF_AT(keeps_state) HF_AT(block_digests)
+                    HF_AT(checks_digests) HF_AT(damage) HF_AT(gradient_digests) HF_AT(gradient_damage))
 HF_TWIN(SquareSum, hf_square_sum,
         HF_AT(values) HF_AT(count) HF_AT(sums) HF_AT(digests) HF_AT(segments) HF_AT(segment_count))
 HF_TWIN(Add, hf_add, HF_AT(a) HF_AT(b) HF_AT(y) HF_AT(count) HF_AT(dtype))
@@ -106,9 +106,9 @@ HF_TWIN(OptimizerDigest, hf_optimizer_digest,
             HF_AT(checks_digests) HF_AT(moments) HF_AT(damage))
 HF_TWIN(BlockSegment, hf_block_segment, HF_AT(first) HF_AT(count) HF_AT(first_block))
 HF_TWIN(AdamWTensor, hf_adamw_tensor,
-        HF_AT(weight) HF_AT(moment1) HF_AT(moment2) HF_AT(gradient) HF_AT(copy) HF_AT(kept_weight)
-            HF_AT(kept_moment1) HF_AT(kept_moment2) HF_AT(count) HF_AT(first_block) HF_AT(weight_decay)
-                HF_AT(rounding_block))
+        HF_AT(weight) HF_AT(moment1) HF_AT(moment2) HF_AT(ema) HF_AT(gradient) HF_AT(copy) HF_AT(kept_weight)
+            HF_AT(kept_moment1) HF_AT(kept_moment2) HF_AT(kept_ema) HF_AT(count) HF_AT(first_block)
+                HF_AT(weight_decay) HF_AT(rounding_block))
 HF_TWIN(StateDamage, hf_state_damage, HF_AT(block_count) HF_AT(first_block))
 HF_TWIN(DigestWords, hf_digest_words,
         HF_AT(sum) HF_AT(weighted) HF_AT(nonfinite) HF_AT(largest) HF_AT(reserved))

@@ -23,7 +23,7 @@ constexpr std::uint32_t digest_step_packed = digest_power(adamw_threads * packed
 // Coefficients that are the same for all elements. The divisions by the corrections are products with their
 // inverses, as on the CPU; with the same operations in the same order, both have the same bits.
 struct Coefficients {
-  float gradient_scale, beta1, rest1, beta2, rest2, inverse1, inverse2, epsilon, minus_rate;
+  float gradient_scale, beta1, rest1, beta2, rest2, inverse1, inverse2, epsilon, minus_rate, ema_rest;
   std::uint64_t rounding_key;
 };
 
@@ -92,6 +92,22 @@ __device__ void store_moments(BFloat16* target, const float (&values)[size]) {
   *reinterpret_cast<Pack<BFloat16, size>*>(target) = pack;
 }
 
+// Moves the average of the weights of `size` elements from `first` on towards `w`, what the update has made of them.
+template <int size, bool with_digests, bool keeps>
+__device__ void move_average(const Coefficients& by, const AdamWTensor& tensor, std::int64_t first,
+                             std::uint32_t first_weight, const float (&w)[size], BlockDigests& digests) {
+  float average[size];
+  load<size>(tensor.ema + first, average);
+  if constexpr (with_digests) digests.read += digest_of_ema * digest_part<size>(first_weight, average);
+#pragma unroll
+  for (int i = 0; i < size; ++i) average[i] = fmaf(by.ema_rest, w[i] - average[i], average[i]);
+  if constexpr (with_digests) digests.written += digest_of_ema * digest_part<size>(first_weight, average);
+  store<size>(tensor.ema + first, average);
+  if constexpr (keeps) {
+    if (tensor.kept_ema != nullptr) store<size>(tensor.kept_ema + first, average);
+  }
+}
+
 // Updates `size` elements from `first` on. `element`: the number of the first one in its block, in whose digest it has
 // the weight `first_weight`; `key` is that of the block.
 template <int size, bool with_digests, bool keeps, typename Moment>
@@ -125,9 +141,13 @@ __device__ void update(const Coefficients& by, const AdamWTensor& tensor, std::i
   if (tensor.copy != nullptr) store<size>(tensor.copy + first, w);
   if constexpr (keeps) {
     if (tensor.kept_weight != nullptr) store<size>(tensor.kept_weight + first, w);
-    if (tensor.kept_moment1 != nullptr) store_moments<size>(static_cast<Moment*>(tensor.kept_moment1) + first, m);
-    if (tensor.kept_moment2 != nullptr) store_moments<size>(static_cast<Moment*>(tensor.kept_moment2) + first, v);
+    if (tensor.kept_moment1 != nullptr)
+      store_moments<size>(static_cast<Moment*>(tensor.kept_moment1) + first, m);
+    if (tensor.kept_moment2 != nullptr)
+      store_moments<size>(static_cast<Moment*>(tensor.kept_moment2) + first, v);
   }
+  if (tensor.ema != nullptr)
+    move_average<size, with_digests, keeps>(by, tensor, first, first_weight, w, digests);
 }
 
 // Updates the part of a block [begin, end) that this thread has, `size` neighbouring elements at a time.
@@ -157,9 +177,9 @@ __device__ AdamWTensor tensor_of_block(const AdamWTensor* tensors, std::int64_t 
 template <typename Moment>
 __device__ bool aligned(const AdamWTensor& tensor) {
   const auto of = [](const void* address) { return reinterpret_cast<std::uintptr_t>(address); };
-  return (of(tensor.weight) | of(tensor.gradient)) % 16 == 0 && of(tensor.copy) % 8 == 0 &&
+  return (of(tensor.weight) | of(tensor.gradient) | of(tensor.ema)) % 16 == 0 && of(tensor.copy) % 8 == 0 &&
          (of(tensor.moment1) | of(tensor.moment2)) % (packed * sizeof(Moment)) == 0 &&
-         of(tensor.kept_weight) % 16 == 0 &&
+         (of(tensor.kept_weight) | of(tensor.kept_ema)) % 16 == 0 &&
          (of(tensor.kept_moment1) | of(tensor.kept_moment2)) % (packed * sizeof(Moment)) == 0;
 }
 
@@ -197,6 +217,10 @@ __device__ std::uint64_t digest_of_part(const AdamWTensor& tensor, std::int64_t 
       load<size>(static_cast<const Moment*>(tensor.moment2) + i, v);
     }
     digest += digest_part<size>(weight, w, m, v);
+    if (tensor.ema != nullptr) {
+      load<size>(tensor.ema + i, w);
+      digest += digest_of_ema * digest_part<size>(weight, w);
+    }
     weight *= size == 1 ? digest_step : digest_step_packed;
   }
   return digest;
@@ -258,6 +282,7 @@ void run_adamw(Context& context, const void* arguments) {
                            .inverse2 = 1.0F / op.correction2,
                            .epsilon = op.epsilon,
                            .minus_rate = -op.learning_rate,
+                           .ema_rest = op.ema_rest,
                            .rounding_key = op.rounding_key};
   const Digests digests = {.blocks = op.block_digests,
                            .checks = op.checks_digests,

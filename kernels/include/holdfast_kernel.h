@@ -98,16 +98,18 @@ typedef struct hf_block_segment {
 } hf_block_segment;
 
 // One tensor, or the part of it that a rank owns. All arrays have `count` elements; the moments are of the type that
-// the op says. Of a frozen tensor, which only OptimizerDigest takes, moments and gradient are null.
+// the op says. Of a frozen tensor, which only OptimizerDigest takes, moments, average and gradient are null.
 typedef struct hf_adamw_tensor {
   float* weight;
   void* moment1;
   void* moment2;
+  float* ema;  // exponential moving average of the weights; or NULL
   const float* gradient;
   uint16_t* copy;      // or NULL
   float* kept_weight;  // Second copies of what an update leaves, for AdamW::keeps_state; or NULL.
   void* kept_moment1;
   void* kept_moment2;
+  float* kept_ema;
   int64_t count;
   int64_t first_block;  // number of blocks (runtime/core/block.h) in the tensors before
   float weight_decay;
@@ -157,6 +159,7 @@ static inline uint32_t hf_digest_multiplier(uint64_t index) {
 #define HF_DIGEST_GENERATOR UINT32_C(747796405)
 #define HF_DIGEST_OF_MOMENT1 UINT64_C(1960755201)
 #define HF_DIGEST_OF_MOMENT2 UINT64_C(2042462209)
+#define HF_DIGEST_OF_EMA UINT64_C(245121025)
 
 // Returns the sum of the elements of one array, of fp32 or of bf16, whose bits are those of the same number in fp32.
 static inline uint64_t hf_digest_sum(const void* values, uint8_t dtype, int64_t count) {
@@ -178,7 +181,8 @@ static inline uint64_t hf_digest_sum(const void* values, uint8_t dtype, int64_t 
   return sum;
 }
 
-// Returns state_digest(): the digest of a block. Moments that are NULL count as zeros; for a gradient both are.
+// Returns state_digest(): the digest of a block. Moments that are NULL count as zeros; for a gradient both are. An average of the
+// weights adds HF_DIGEST_OF_EMA * hf_digest_sum(ema, HF_FP32, count).
 static inline uint64_t hf_state_digest(const float* weight, const void* moment1, const void* moment2,
                                        int64_t count, uint8_t moments) {
   uint64_t digest = hf_digest_sum(weight, HF_FP32, count);
@@ -762,8 +766,8 @@ typedef struct hf_loss_sum {
 //   g = gradient * gradient_scale
 //   m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g^2
 //   w = w - learning_rate * (weight_decay * w + (m / correction1) / (sqrt(v / correction2) + epsilon))
-// and, when given, copy = w rounded to bf16. One launch updates a whole shard: kernels find the tensor of a
-// block in the table.
+// and, when given, copy = w rounded to bf16, ema = ema + ema_rest * (w - ema). One launch updates a whole shard:
+// kernels find the tensor of a block in the table.
 //
 // Moments in bf16 are widened to fp32, averaged there, and the weights take those averages; what is kept for the next
 // update is rounded stochastically (kernels/stochastic_rounding.h): block b of a tensor is block rounding_block + b of
@@ -789,6 +793,7 @@ typedef struct hf_adamw {
   float correction1;  // 1 - beta^step
   float correction2;
   float gradient_scale;   // of clipping
+  float ema_rest;         // 1 - decay of the average
   uint8_t moments;        // HF_FP32 or HF_BF16; or bf16
   uint64_t rounding_key;  // of bf16 moments: 64 mixed bits, others for every update
   uint8_t keeps_state;    // writes the kept_ arrays; else they are not looked at
@@ -806,7 +811,7 @@ typedef struct hf_adamw {
   const uint64_t* gradient_digests;
   hf_state_damage* gradient_damage;
 } hf_adamw;
-#define HF_SCHEMA_ADAMW UINT64_C(0x0cd0b65ebd892b68)
+#define HF_SCHEMA_ADAMW UINT64_C(0x907b1876ec59d1a2)
 
 // === op square_sum ===
 //
@@ -828,7 +833,7 @@ typedef struct hf_square_sum {
   const hf_block_segment* segments;
   int64_t segment_count;
 } hf_square_sum;
-#define HF_SCHEMA_SQUARE_SUM UINT64_C(0xe6be71cd8eb5de0e)
+#define HF_SCHEMA_SQUARE_SUM UINT64_C(0x619011fd07b7a6b4)
 
 // === op add ===
 //
@@ -862,7 +867,7 @@ typedef struct hf_accumulate {
   const hf_block_segment* segments;
   int64_t segment_count;
 } hf_accumulate;
-#define HF_SCHEMA_ACCUMULATE UINT64_C(0xbd1bad9f8877f249)
+#define HF_SCHEMA_ACCUMULATE UINT64_C(0xcc158c4a0429f02b)
 
 // === op tree_sum ===
 //
@@ -955,7 +960,7 @@ typedef struct hf_digest {
   int64_t first_index;  // index of the first element in the tensor that this is a piece of
   uint8_t accumulate;   // adds the digest to *result, as add() does, instead of replacing it
 } hf_digest;
-#define HF_SCHEMA_DIGEST UINT64_C(0x713a2ec0b4f9b763)
+#define HF_SCHEMA_DIGEST UINT64_C(0xf7ce6e9bdb1e6dbd)
 
 // === op optimizer_digest ===
 //
@@ -963,8 +968,8 @@ typedef struct hf_digest {
 // global gradient norm.
 //
 // Computes the digests of blocks of optimizer state as it is, by the table of AdamW: of state that was loaded, made,
-// or is to be examined without an update. A tensor without moments has the digests of its weight alone, as if
-// they were zeros.
+// or is to be examined without an update. A tensor without moments, or without an average, has the digests of the rest, as
+// if they were zeros.
 typedef struct hf_optimizer_digest {
   const hf_adamw_tensor* tensors;  // device memory; their gradients and copies are not used
   int64_t tensor_count;
@@ -977,7 +982,7 @@ typedef struct hf_optimizer_digest {
   // NULL where nothing is compared.
   hf_state_damage* damage;
 } hf_optimizer_digest;
-#define HF_SCHEMA_OPTIMIZER_DIGEST UINT64_C(0xce2536c788a4271f)
+#define HF_SCHEMA_OPTIMIZER_DIGEST UINT64_C(0xfd860b0dfa0d87b0)
 
 #ifdef __cplusplus
 }

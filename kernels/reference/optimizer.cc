@@ -47,6 +47,7 @@ void keep_state(const AdamWTensor& tensor, DType moments) {
   copy(tensor.kept_weight, tensor.weight, elements * sizeof(float));
   copy(tensor.kept_moment1, tensor.moment1, elements * bytes_of(moments));
   copy(tensor.kept_moment2, tensor.moment2, elements * bytes_of(moments));
+  if (tensor.ema != nullptr) copy(tensor.kept_ema, tensor.ema, elements * sizeof(float));
 }
 
 void update(const AdamW& op, const AdamWTensor& tensor) {
@@ -69,6 +70,10 @@ void update(const AdamW& op, const AdamWTensor& tensor) {
     keep(tensor.moment2, op.moments, i, static_cast<float>(v), random >> 16);
     tensor.weight[i] = static_cast<float>(w - static_cast<double>(op.learning_rate) * decayed);
     if (tensor.copy != nullptr) tensor.copy[i] = to_bfloat16(tensor.weight[i]);
+    if (tensor.ema == nullptr) continue;
+    const double average = static_cast<double>(tensor.ema[i]);
+    tensor.ema[i] = static_cast<float>(average + static_cast<double>(op.ema_rest) *
+                                                     (static_cast<double>(tensor.weight[i]) - average));
   }
   if (op.keeps_state) keep_state(tensor, op.moments);
 }
@@ -82,7 +87,8 @@ std::uint64_t digest_of(const AdamWTensor& tensor, DType moments, std::int64_t i
                : static_cast<const std::byte*>(values) + static_cast<std::size_t>(first) * bytes_of(moments);
   };
   return state_digest(tensor.weight + first, from_first(tensor.moment1), from_first(tensor.moment2),
-                      std::min(block, tensor.count - first), moments);
+                      std::min(block, tensor.count - first), moments,
+                      tensor.ema == nullptr ? nullptr : tensor.ema + first);
 }
 
 std::uint64_t digest_of_gradient(const AdamWTensor& tensor, std::int64_t index) {

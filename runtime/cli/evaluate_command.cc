@@ -19,8 +19,8 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* evaluate_usage =
-    "usage: holdfast evaluate PATH --data FILE [--sequence-length N] [--tokenizer FILE] [--device D] "
-    "[--kernels.KEY=VALUE ...]\n"
+    "usage: holdfast evaluate PATH --data FILE [--sequence-length N] [--tokenizer FILE] [--ema] "
+    "[--device D] [--kernels.KEY=VALUE ...]\n"
     "\n"
     "PATH is a run directory (its newest whole checkpoint) or one checkpoint. Prints the mean loss per token "
     "(nats) in fp32\n"
@@ -33,6 +33,8 @@ constexpr const char* evaluate_usage =
     "  --pattern P             how a rank file cuts text into pieces: gpt2, llama3, qwen2 or a regular "
     "expression\n"
     "  --sequence-length N     tokens in a window (the run's training.sequence_length)\n"
+    "  --ema                   the average of the weights in their place, where the run keeps one "
+    "(optimizer.ema)\n"
     "  --device D              auto, cpu or cuda; auto takes a GPU that can be used (auto)\n"
     "  --kernels.KEY=V         in place of the run's [kernels]; its plug-ins are loaded where "
     "--kernels.plugins names them\n";
@@ -107,7 +109,7 @@ Result<void> evaluate(std::vector<std::string> words) {
   HF_TRY(const std::vector<Override> kernels, take_kernel_keys(words));
   HF_TRY(const Arguments arguments,
          Arguments::parse("evaluate", words, {"PATH"},
-                          {"data", "sequence-length", "device", "tokenizer", "pattern"}));
+                          {"data", "sequence-length", "device", "tokenizer", "pattern"}, {"ema"}));
   if (!arguments.has("data")) {
     return fail(ExitCode::config, "evaluate needs --data FILE, the data to compute the loss of\n{}",
                 evaluate_usage);
@@ -122,6 +124,7 @@ Result<void> evaluate(std::vector<std::string> words) {
                                .threads = env.processor_count(),
                                .sequence_length = length,
                                .batch = std::max<std::int64_t>(1, tokens_at_once / length),
+                               .averaged = arguments.has("ema"),
                                .kernels = kernels}));
   HF_TRY(const double loss, loss_of(env, *model, tokenizer, arguments.text("data", "")));
   fmt::print("loss {:.9f}\n", loss);

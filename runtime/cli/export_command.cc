@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* export_usage =
     "usage: holdfast export CHECKPOINT TARGET [--format F] [--precision P] [--file-mib N] [--tokenizer "
-    "FILE]\n"
+    "FILE] [--ema]\n"
     "\n"
     "Writes the weights of a checkpoint (or of a run directory's newest whole one) for other programs. "
     "TARGET "
@@ -26,6 +26,7 @@ constexpr const char* export_usage =
     "  --precision P     fp32, every bit of the weights, or bf16, rounded to nearest (fp32)\n"
     "  --file-mib N      the largest safetensors file in MiB; more weights are several files and an index "
     "(5000)\n"
+    "  --ema             the average of the weights in their place, where the run keeps one (optimizer.ema)\n"
     "  --tokenizer FILE  the tokenizer.json that the data was made with, for the folder (the one that a run "
     "on "
     "text\n"
@@ -52,8 +53,9 @@ Result<void> add_tokenizer(Env& env, const Config& config, const std::string& pa
 
 Result<void> export_model(const std::vector<std::string>& words) {
   Env& env = posix_env();
-  HF_TRY(const Arguments arguments, Arguments::parse("export", words, {"CHECKPOINT", "TARGET"},
-                                                     {"format", "precision", "file-mib", "tokenizer"}));
+  HF_TRY(const Arguments arguments,
+         Arguments::parse("export", words, {"CHECKPOINT", "TARGET"},
+                          {"format", "precision", "file-mib", "tokenizer"}, {"ema"}));
   HF_TRY(const std::string format, arguments.choice("format", {"safetensors", "llmc"}));
   HF_TRY(const std::string precision, arguments.choice("precision", {"fp32", "bf16"}));
   constexpr std::int64_t usual_mib = 5000, largest_mib = std::int64_t{1} << 40;
@@ -72,6 +74,9 @@ Result<void> export_model(const std::vector<std::string>& words) {
       HF_TRY(tokenizer, tokenizer_of_run(env, checkpoint));
     }
     if (!tokenizer.empty()) HF_TRY_VOID(add_tokenizer(env, config, tokenizer, options));
+    if (arguments.has("ema")) {
+      HF_TRY(options.averaged, averaged_tensors(checkpoint));
+    }
     TensorReader weights(checkpoint, parameter_specs(make_model_spec(config)), env.processor_count());
     exported = fmt::format("{} (step {})", checkpoint.directory(), checkpoint.manifest().step);
     return format == "llmc" ? export_llmc(env, weights, config, target, options)

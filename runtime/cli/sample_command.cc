@@ -20,7 +20,8 @@ constexpr std::size_t side_by_side = 8;
 constexpr const char* sample_usage =
     "usage: holdfast sample RUN [--prompt TEXT | --prompts FILE] [--tokenizer FILE] [--tokens N] "
     "[--stop TEXT ...]\n"
-    "       [--temperature X] [--top-k K] [--top-p P] [--seed S] [--device D] [--kernels.KEY=VALUE ...]\n"
+    "       [--temperature X] [--top-k K] [--top-p P] [--seed S] [--ema] [--device D]\n"
+    "       [--kernels.KEY=VALUE ...]\n"
     "\n"
     "RUN is a run directory (its newest whole checkpoint) or one checkpoint. Prints the prompt and what the\n"
     "model goes on with while it is made, whole characters at a time, and then says on stderr how many "
@@ -46,6 +47,8 @@ constexpr const char* sample_usage =
     "  --top-p P          of these, choose among the likeliest that are together as likely as P, 1 = all "
     "(1)\n"
     "  --seed S           another seed, another text; the same seed and kind of device, the same text (1)\n"
+    "  --ema              the average of the weights in their place, where the run keeps one "
+    "(optimizer.ema)\n"
     "  --device D         auto, cpu or cuda; auto takes a GPU that can be used (auto)\n"
     "  --kernels.KEY=V    in place of the run's [kernels]; its plug-ins are loaded where --kernels.plugins\n"
     "                     names them\n";
@@ -128,7 +131,7 @@ Result<void> sample_text(std::vector<std::string> words) {
   HF_TRY(const Arguments arguments, Arguments::parse("sample", words, {"RUN"},
                                                      {"prompt", "prompts", "tokenizer", "pattern", "tokens",
                                                       "temperature", "top-k", "top-p", "seed", "device"},
-                                                     {}, {"stop"}));
+                                                     {"ema"}, {"stop"}));
   HF_TRY(SampleOptions options, read_options(env, arguments));
   HF_TRY(const std::string device, device_option(arguments, env));
   HF_TRY(Checkpoint checkpoint, open_newest_checkpoint(env, arguments.positional(0)));
@@ -139,6 +142,7 @@ Result<void> sample_text(std::vector<std::string> words) {
              {.device = device,
               .threads = env.processor_count(),
               .cached_sequences = static_cast<int>(std::min(options.prompts.size(), side_by_side)),
+              .averaged = arguments.has("ema"),
               .kernels = kernels}));
   if (tokenizer) HF_TRY_VOID(translate(*tokenizer, model->spec().vocabulary, options));
   TextPrinter printer(options.prompts.size());

@@ -116,6 +116,12 @@ struct NetworkConfig {
   std::string interface;  // network interface between the hosts of a run; empty = all
 };
 
+// StateKind is one of the arrays that an optimizer keeps of each trained tensor beside its weight, and saves.
+struct StateKind {
+  const char* name = "";  // as checkpoints have it
+  core::DType dtype = core::DType::fp32;
+};
+
 struct OptimizerConfig {
   double learning_rate = 6e-4;
   std::string schedule = "cosine";  // "constant", "linear", "cosine", "wsd", "inverse_sqrt"
@@ -130,8 +136,21 @@ struct OptimizerConfig {
   std::string moments = "fp32";  // "fp32", "bf16"
   bool shard_gradients = false;
   std::vector<std::string> weight_decay_groups = {};  // "PATTERN=DECAY" (decay_groups.h)
+  double ema = 0.0;  // decay of the exponential moving average of the weights; 0 = there is none
 
   core::DType moment_type() const { return moments == "bf16" ? core::DType::bf16 : core::DType::fp32; }
+  // Returns what is kept of a trained tensor, in the order of the optimizer's state.
+  std::vector<StateKind> state_kinds() const {
+    std::vector<StateKind> kinds = {{"moment1", moment_type()}, {"moment2", moment_type()}};
+    if (ema > 0.0) kinds.push_back({"ema", core::DType::fp32});
+    return kinds;
+  }
+  // Returns the bytes of all of that for one element.
+  std::uint64_t kept_bytes() const {
+    std::uint64_t bytes = 0;
+    for (const StateKind& kind : state_kinds()) bytes += core::bytes_of(kind.dtype);
+    return bytes;
+  }
 };
 
 // Decides what happens to a step whose numbers are suspicious (docs/verdict.md).

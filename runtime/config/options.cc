@@ -353,6 +353,11 @@ std::vector<Option> optimizer_options() {
           "follow from run.seed, the step and the element, so the bits are the same in every layout. A "
           "trained parameter then takes 4 bytes less in memory, snapshots and checkpoints. A run that goes "
           "on with the other type converts them once"),
+      real("optimizer.ema", HF_FIELD(optimizer.ema), "", {0, 0.9999999}, kNumeric,
+           "Decay of an exponential moving average of the weights, which each update moves by 1 - ema of the "
+           "way to them; 0 = there is none. It takes 4 bytes per trained parameter in memory, snapshots and "
+           "checkpoints; evaluate, sample and export take it with --ema. Where it is new to a run it begins "
+           "with the weights"),
       boolean("optimizer.shard_gradients", HF_FIELD(optimizer.shard_gradients), kSafe,
               "Between data-parallel ranks keep only the owned part of the gradients (ZeRO stage 2): what a "
               "lane computed leaves at once. For training.microbatches_per_lane = 1; never changes a bit"),

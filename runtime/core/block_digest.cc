@@ -36,7 +36,7 @@ std::uint64_t array_digest(const Element* values, std::size_t count) {
 }  // namespace
 
 std::uint64_t state_digest(const float* weight, const void* moment1, const void* moment2, std::int64_t count,
-                           DType moments) {
+                           DType moments, const float* ema) {
   HF_CHECK(count >= 0 && static_cast<std::uint64_t>(count) <= block_elements);
   const auto elements = static_cast<std::size_t>(count);
   const auto of_moment = [&](const void* values) {
@@ -45,7 +45,8 @@ std::uint64_t state_digest(const float* weight, const void* moment1, const void*
                                   : array_digest(static_cast<const float*>(values), elements);
   };
   return array_digest(weight, elements) + digest_of_moment1 * of_moment(moment1) +
-         digest_of_moment2 * of_moment(moment2);
+         digest_of_moment2 * of_moment(moment2) +
+         (ema == nullptr ? 0 : digest_of_ema * array_digest(ema, elements));
 }
 
 }  // namespace holdfast::core

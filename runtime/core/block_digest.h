@@ -3,7 +3,7 @@
 // OptimizerDigest makes the first ones. The digest of a block of the gradient, which SquareSum and Accumulate
 // make, is that of a weight without moments.
 //
-//   digest = sum over the arrays a (0 = weight, 1 = moment1, 2 = moment2) of array_weight(a) *
+//   digest = sum over the arrays a (0 = weight, 1 = moment1, 2 = moment2, 3 = ema) of array_weight(a) *
 //            sum over the elements i of the block of element_weight(i) * bits of element i
 //
 // modulo 2^64, with array_weight(a) = g^(4096 a) mod 2^32 and element_weight(i) = g^i mod 2^32; the bits of a bf16
@@ -36,13 +36,14 @@ consteval std::uint32_t digest_power(std::uint64_t exponent) {
   return result;
 }
 
-// Weights of the arrays moment1 and moment2; that of `weight` is 1.
+// Weights of the arrays moment1, moment2 and ema; that of `weight` is 1.
 inline constexpr std::uint64_t digest_of_moment1 = digest_power(block_elements);
 inline constexpr std::uint64_t digest_of_moment2 = digest_power(2 * block_elements);
+inline constexpr std::uint64_t digest_of_ema = digest_power(3 * block_elements);
 
 // Returns the digest of a block of `count` elements, block_elements at most. `moments`: the type of both, fp32 or bf16.
 // Those that are null count as zeros.
 std::uint64_t state_digest(const float* weight, const void* moment1, const void* moment2, std::int64_t count,
-                           DType moments = DType::fp32);
+                           DType moments = DType::fp32, const float* ema = nullptr);
 
 }  // namespace holdfast::core

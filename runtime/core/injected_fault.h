@@ -11,6 +11,7 @@ enum class NumberMemory : std::uint8_t {
   weights,             // owned master weights, frozen ones included
   moment1,             // owned first moments
   moment2,             // owned second moments
+  ema,                 // owned averages of the weights, where the run has some
   parameters,          // parameters that the model of this rank computes with, those of other owners included
   lane_gradients,      // gradients of one lane of this rank, before they are reduced
   received_gradients,  // gradients of a lane of another rank that have just arrived, before they are added

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "runtime/config/loader.h"
@@ -76,7 +78,7 @@ Result<std::unique_ptr<InferenceModel>> InferenceModel::load(Env& env, Checkpoin
       new InferenceModel(std::move(config), options, std::move(device)));
   HF_TRY_VOID(inference->check_length(checkpoint.directory()));
   HF_TRY_VOID(inference->allocate(env));
-  HF_TRY_VOID(inference->read_weights(checkpoint, options.threads));
+  HF_TRY_VOID(inference->read_weights(checkpoint, options));
   return inference;
 }
 
@@ -126,16 +128,20 @@ Result<void> InferenceModel::allocate(Env& env) {
   return {};
 }
 
-Result<void> InferenceModel::read_weights(Checkpoint& checkpoint, int threads) {
+Result<void> InferenceModel::read_weights(Checkpoint& checkpoint, const InferenceOptions& options) {
+  std::set<std::string> averaged;
+  if (options.averaged) {
+    HF_TRY(averaged, averaged_tensors(checkpoint));
+  }
   std::vector<OwnedState> pieces;
   for (const Bucket& bucket : buckets_.buckets()) {
     if (bucket.tied_to >= 0) continue;
     for (const BucketTensor& tensor : bucket.tensors) {
-      pieces.push_back({.spec = shard_spec_of(tensor, "weight"),
+      pieces.push_back({.spec = shard_spec_of(tensor, averaged.contains(tensor.name) ? "ema" : "weight"),
                         .data = reinterpret_cast<std::byte*>(parameters_ + tensor.parameter_offset)});
     }
   }
-  HF_TRY_VOID(read_state(*host_access_, pieces, checkpoint, threads));
+  HF_TRY_VOID(read_state(*host_access_, pieces, checkpoint, options.threads));
   return device_->status();
 }
 

@@ -31,6 +31,7 @@ struct InferenceOptions {
   std::int64_t sequence_length = 0;  // longest input; 0 = the run's training.sequence_length
   std::int64_t batch = 1;            // number of sequences at once in loss_sum()
   int cached_sequences = 0;          // number of sequences that append() continues, where the memory has room
+  bool averaged = false;             // takes the average of the weights (optimizer.ema) where there is one
   std::vector<Override> kernels = {};  // keys of [kernels], in place of those of the run
 };
 
@@ -39,8 +40,9 @@ class InferenceModel {
  public:
   // Loads the weights of a checkpoint; the model's shape is the config stored with it. Fails with
   // ExitCode::checkpoint when weights are missing, damaged or of another shape; with config when the sequence
-  // is longer than the model's learned positions, or the device is not available; with does_not_fit. Where memory
-  // lacks for all cached sequences, it holds half of them, or a quarter, down to one.
+  // is longer than the model's learned positions, the device is not available, or an average is wanted of a run that
+  // keeps none; with does_not_fit. Where memory lacks for all cached sequences, it holds half of them, or a quarter,
+  // down to one.
   static Result<std::unique_ptr<InferenceModel>> load(Env& env, Checkpoint& checkpoint,
                                                       const InferenceOptions& options);
 
@@ -74,7 +76,7 @@ class InferenceModel {
   Result<void> check_length(const std::string& checkpoint) const;
   Result<void> allocate(Env& env);
   Result<void> plan_memory(Env& env);
-  Result<void> read_weights(Checkpoint& checkpoint, int threads);
+  Result<void> read_weights(Checkpoint& checkpoint, const InferenceOptions& options);
   // Runs rows that continue sequences, and returns the logits of those from `first_row` on.
   Result<std::span<const float>> run(std::span<const std::int32_t> tokens,
                                      std::span<const ContinuedRows> continued, std::int64_t first_row);

@@ -6,6 +6,8 @@
 #include <charconv>
 #include <map>
 #include <optional>
+#include <set>
+#include <string>
 #include <tuple>
 
 #include "runtime/config/loader.h"
@@ -51,7 +53,8 @@ CheckpointContents contents_of(const Checkpoint& checkpoint, const Config& confi
     StoredTensor& tensor = tensor_of(whole);
     tensor.name = whole.tensor;
     tensor.shape = whole.global_shape;
-    (whole.kind == "weight" ? tensor.dtype : tensor.moments) = whole.dtype;
+    if (whole.kind == "weight") tensor.dtype = whole.dtype;
+    if (whole.kind.starts_with("moment")) tensor.moments = whole.dtype;
     tensor.slices = whole.slices;
     tensor.bytes += whole.byte_count();
     contents.tensor_bytes += whole.byte_count();
@@ -64,6 +67,19 @@ CheckpointContents contents_of(const Checkpoint& checkpoint, const Config& confi
     contents.tensors.push_back(std::move(tensor));
   }
   return contents;
+}
+
+Result<std::set<std::string>> averaged_tensors(const Checkpoint& checkpoint) {
+  std::set<std::string> names;
+  for (const ShardSpec& whole : checkpoint.tensors()) {
+    if (whole.kind == "ema") names.insert(whole.tensor);
+  }
+  if (!names.empty()) return names;
+  return fail(
+      ExitCode::config,
+      "{} has no average of the weights, because its run has no optimizer.ema: leave --ema out, or take a "
+      "checkpoint of a run that has one",
+      checkpoint.directory());
 }
 
 std::uint64_t bytes_of_shards(const Manifest& manifest) {

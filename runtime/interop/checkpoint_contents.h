@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,10 @@ struct CheckpointContents {
 // Returns the contents of a checkpoint that was saved with `config`. Tensors that the config does not know
 // come last, by name.
 CheckpointContents contents_of(const Checkpoint& checkpoint, const Config& config);
+
+// Returns the names of the tensors of which a checkpoint has an exponential moving average (optimizer.ema): those that are
+// trained. Fails with ExitCode::config where it has none.
+Result<std::set<std::string>> averaged_tensors(const Checkpoint& checkpoint);
 
 std::uint64_t bytes_of_shards(const Manifest& manifest);
 

@@ -54,44 +54,50 @@ Result<void> make_whole(Env& env, TensorReader& weights, const std::string& targ
   return env.sync_directory(parent_of(target));
 }
 
-Result<void> append_rows(TensorReader& weights, const ForeignTensor& tensor, WeightType type,
+const char* kind_of(const ForeignTensor& tensor, const ExportOptions& options) {
+  return options.averaged.contains(tensor.parameter) ? "ema" : "weight";
+}
+
+Result<void> append_rows(TensorReader& weights, const ForeignTensor& tensor, const ExportOptions& options,
                          WeightFileWriter& writer, std::vector<float>& values) {
   const std::uint64_t begin = tensor.first_row * tensor.row_elements();
   const std::uint64_t count = tensor.rows * tensor.row_elements();
   for (std::uint64_t first = 0; first < count; first += exported_at_once) {
     values.resize(std::min(exported_at_once, count - first));
-    HF_TRY_VOID(
-        weights.read(tensor.parameter, "weight", begin + first, std::as_writable_bytes(std::span(values))));
-    HF_TRY_VOID(writer.append(values, type));
+    HF_TRY_VOID(weights.read(tensor.parameter, kind_of(tensor, options), begin + first,
+                             std::as_writable_bytes(std::span(values))));
+    HF_TRY_VOID(writer.append(values, options.precision));
   }
   values.assign(tensor.padding_rows * tensor.row_elements(), 0.0F);
-  return writer.append(values, type);
+  return writer.append(values, options.precision);
 }
 
 // Appends [in, out] of our [out, in]. The tensor is held whole in memory, because every row of one layout has
 // an element of every row of the other.
-Result<void> append_transposed(TensorReader& weights, const ForeignTensor& tensor, WeightType type,
-                               WeightFileWriter& writer, std::vector<float>& values) {
+Result<void> append_transposed(TensorReader& weights, const ForeignTensor& tensor,
+                               const ExportOptions& options, WeightFileWriter& writer,
+                               std::vector<float>& values) {
   std::vector<float> stored(tensor.rows * tensor.columns);
-  HF_TRY_VOID(weights.read(tensor.parameter, "weight", tensor.first_row * tensor.columns,
+  HF_TRY_VOID(weights.read(tensor.parameter, kind_of(tensor, options), tensor.first_row * tensor.columns,
                            std::as_writable_bytes(std::span(stored))));
   values.resize(stored.size());
   for (std::uint64_t column = 0; column < tensor.columns; ++column) {
     for (std::uint64_t row = 0; row < tensor.rows; ++row)
       values[column * tensor.rows + row] = stored[row * tensor.columns + column];
   }
-  return writer.append(values, type);
+  return writer.append(values, options.precision);
 }
 
 Result<void> write_weights(Env& env, TensorReader& weights, const std::vector<ForeignTensor>& tensors,
-                           const std::string& path, const std::string& prologue, WeightType type) {
+                           const std::string& path, const std::string& prologue,
+                           const ExportOptions& options) {
   std::uint64_t bytes = prologue.size();
-  for (const ForeignTensor& tensor : tensors) bytes += tensor.elements() * bytes_of(type);
+  for (const ForeignTensor& tensor : tensors) bytes += tensor.elements() * bytes_of(options.precision);
   HF_TRY(WeightFileWriter writer, WeightFileWriter::create(env, path, prologue, bytes));
   std::vector<float> values;
   for (const ForeignTensor& tensor : tensors) {
-    HF_TRY_VOID(tensor.is_transposed ? append_transposed(weights, tensor, type, writer, values)
-                                     : append_rows(weights, tensor, type, writer, values));
+    HF_TRY_VOID(tensor.is_transposed ? append_transposed(weights, tensor, options, writer, values)
+                                     : append_rows(weights, tensor, options, writer, values));
   }
   return writer.finish();
 }
@@ -115,7 +121,7 @@ Result<void> export_hugging_face(Env& env, TensorReader& weights, const Config& 
     HF_TRY_VOID(env.make_directories(folder));
     for (const FolderPlan::FileOfTensors& file : plan.files) {
       HF_TRY_VOID(write_weights(env, weights, file.tensors, folder + "/" + file.name,
-                                safetensors_prologue(file.tensors, options.precision), options.precision));
+                                safetensors_prologue(file.tensors, options.precision), options));
     }
     if (!plan.index.empty())
       HF_TRY_VOID(env.replace_text(folder + "/model.safetensors.index.json", plan.index));
@@ -133,8 +139,7 @@ Result<void> export_llmc(Env& env, TensorReader& weights, const Config& config, 
                          const ExportOptions& options) {
   HF_TRY(const std::string header, llmc_header(config, options.precision));
   return make_whole(env, weights, target, [&](const std::string& path) {
-    return write_weights(env, weights, llmc_tensors(make_model_spec(config)), path, header,
-                         options.precision);
+    return write_weights(env, weights, llmc_tensors(make_model_spec(config)), path, header, options);
   });
 }
 

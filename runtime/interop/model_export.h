@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 
 #include "runtime/config/config.h"
@@ -15,6 +16,7 @@ namespace holdfast::interop {
 struct ExportOptions {
   WeightType precision = WeightType::fp32;  // or bf16, rounded to nearest even
   std::uint64_t file_bytes_max = 0;         // largest safetensors file; a larger tensor has its own
+  std::set<std::string> averaged = {};      // tensors whose average is written in place of their weight
   std::string tokenizer = {},
               tokenizer_config = {};  // texts of tokenizer.json and tokenizer_config.json; empty: none
 };

@@ -333,8 +333,7 @@ Result<void> check_decay_groups(const Config& config) {
 }
 
 std::uint64_t state_bytes(const ModelSpec& spec, const OptimizerConfig& optimizer) {
-  return parameter_count(spec) * sizeof(float) +
-         2 * trained_parameter_count(spec) * bytes_of(optimizer.moment_type());
+  return parameter_count(spec) * sizeof(float) + trained_parameter_count(spec) * optimizer.kept_bytes();
 }
 
 std::int64_t lowest_trained_layer(const ModelSpec& spec) {

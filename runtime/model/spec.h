@@ -150,7 +150,7 @@ std::uint64_t trained_parameter_count(const ModelSpec& spec);  // those of them 
 // Checks that each pattern of optimizer.weight_decay_groups matches a tensor of the model; ExitCode::config where one
 // does not, with the names that there are. The config is resolved.
 Result<void> check_decay_groups(const Config& config);
-// Returns the bytes of a whole state: all weights in fp32, and the two moments of the trained ones.
+// Returns the bytes of a whole state: all weights in fp32, and what is kept of the trained ones beside them.
 std::uint64_t state_bytes(const ModelSpec& spec, const OptimizerConfig& optimizer);
 // Returns the lowest layer that a backward has to run through: -1 where the embedding is trained, the number
 // of layers where only the head is.

@@ -20,6 +20,9 @@ namespace {
 // Number of blocks that are compared at a time: 200 MB, a fraction of a second.
 constexpr std::uint64_t blocks_at_once = 4096;
 
+// Numbers of arrays among OptimizerConfig::state_kinds().
+constexpr std::size_t first_moment = 0, second_moment = 1, average = 2;
+
 void add(StateDamage& damage, const StateDamage& other) {
   damage.block_count += other.block_count;
   damage.first_block = std::min(damage.first_block, other.first_block);
@@ -44,13 +47,15 @@ ShardedOptimizer::ShardedOptimizer(const BucketPlan& buckets, int rank, DType dt
       frozen_(buckets.frozen_segments(rank)),
       specs_(buckets.shard_specs(rank, "weight")),
       checks_state_(checks_state) {
-  const std::uint64_t moment_bytes = buckets.shard_elements(rank) * bytes_of(moments_);
   if (dtype == DType::bf16) {
     master_slot_ = plan.reserve("optimizer.master", MemoryClass::optimizer,
                                 buckets.master_elements(rank) * sizeof(float));
   }
-  moment1_slot_ = plan.reserve("optimizer.moment1", MemoryClass::optimizer, moment_bytes);
-  moment2_slot_ = plan.reserve("optimizer.moment2", MemoryClass::optimizer, moment_bytes);
+  for (const StateKind& kind : config.state_kinds()) {
+    arrays_.push_back({.kind = kind,
+                       .slot = plan.reserve(fmt::format("optimizer.{}", kind.name), MemoryClass::optimizer,
+                                            buckets.shard_elements(rank) * bytes_of(kind.dtype))});
+  }
   const Result<std::vector<DecayGroup>> groups = parse_decay_groups(config.weight_decay_groups);
   HF_CHECK(groups.ok(), "{}", groups.error().message);  // check_config has parsed them
   for (const Segment& segment : segments_) {
@@ -76,15 +81,15 @@ void ShardedOptimizer::bind(Device& device, const MemoryArena& arena, std::byte*
                             ReducedGradients gradients) {
   parameters_ = parameters;
   if (dtype_ == DType::bf16) master_ = arena.at<float>(master_slot_);
-  moment1_ = arena.at<std::byte>(moment1_slot_);
-  moment2_ = arena.at<std::byte>(moment2_slot_);
+  for (KeptArray& array : arrays_) array.memory = arena.at<std::byte>(array.slot);
   std::vector<AdamWTensor> table;
   for (std::size_t i = 0; i < segments_.size(); ++i) {
     const Segment& segment = segments_[i];
     table.push_back({
         .weight = master(segment),
-        .moment1 = moment(moment1_, segment),
-        .moment2 = moment(moment2_, segment),
+        .moment1 = kept(first_moment, segment),
+        .moment2 = kept(second_moment, segment),
+        .ema = reinterpret_cast<float*>(kept(average, segment)),
         .gradient = gradients.of(segment),
         .copy = dtype_ == DType::bf16 ? working_copy(segment) : nullptr,
         .count = static_cast<std::int64_t>(segment.elements),
@@ -141,6 +146,7 @@ AdamW ShardedOptimizer::update_of(const UpdateFactors& factors, std::int64_t ste
           .correction1 = factors.correction1,
           .correction2 = factors.correction2,
           .gradient_scale = factors.gradient_scale,
+          .ema_rest = config_.ema > 0.0 ? static_cast<float>(1.0 - config_.ema) : 0.0F,
           .moments = moments_,
           .rounding_key = mix64(rounding_stream_, static_cast<std::uint64_t>(step)),
           .keeps_state = kept != nullptr,
@@ -164,12 +170,16 @@ bool ShardedOptimizer::can_keep(const Device& device) const {
 }
 
 std::vector<AdamWTensor> ShardedOptimizer::keeping_table(std::span<std::byte* const> targets) const {
-  HF_CHECK(targets.size() == specs_.size() + 2 * segments_.size());  // as state() has them
+  HF_CHECK(targets.size() == specs_.size() + arrays_.size() * segments_.size());  // as state() has them
   std::vector<AdamWTensor> table = trained_;
   for (std::size_t i = 0; i < table.size(); ++i) {
+    const auto target = [&](std::size_t array) {
+      return array < arrays_.size() ? targets[specs_.size() + array * segments_.size() + i] : nullptr;
+    };
     table[i].kept_weight = reinterpret_cast<float*>(targets[i]);
-    table[i].kept_moment1 = targets[specs_.size() + i];
-    table[i].kept_moment2 = targets[specs_.size() + segments_.size() + i];
+    table[i].kept_moment1 = target(first_moment);
+    table[i].kept_moment2 = target(second_moment);
+    table[i].kept_ema = reinterpret_cast<float*>(target(average));
   }
   return table;
 }
@@ -278,6 +288,14 @@ void ShardedOptimizer::launch_publish(Device& device) {
   launch_copies(device);
 }
 
+void ShardedOptimizer::launch_average_start(Device& device) {
+  if (config_.ema <= 0.0) return;
+  for (const Segment& segment : segments_)
+    device.launch(Copy{.source = master(segment),
+                       .target = kept(average, segment),
+                       .bytes = static_cast<std::int64_t>(segment.elements * sizeof(float))});
+}
+
 void ShardedOptimizer::launch_copies(Device& device) {
   if (dtype_ != DType::bf16) return;
   for (const std::vector<Segment>* const segments : {&segments_, &frozen_}) {
@@ -297,16 +315,14 @@ std::vector<OwnedState> ShardedOptimizer::state() {
                       .data = reinterpret_cast<std::byte*>(master(segment)),
                       .digests = checks_state_ ? digests_ + first_blocks_[i] : nullptr});
   }
-  const auto add_moments = [&](const char* kind, std::byte* moments) {
+  for (std::size_t array = 0; array < arrays_.size(); ++array) {
     for (std::size_t i = 0; i < segments_.size(); ++i) {
       OwnedState& piece =
-          pieces.emplace_back(OwnedState{.spec = specs_[i], .data = moment(moments, segments_[i])});
-      piece.spec.kind = kind;
-      piece.spec.dtype = moments_;
+          pieces.emplace_back(OwnedState{.spec = specs_[i], .data = kept(array, segments_[i])});
+      piece.spec.kind = arrays_[array].kind.name;
+      piece.spec.dtype = arrays_[array].kind.dtype;
     }
-  };
-  add_moments("moment1", moment1_);
-  add_moments("moment2", moment2_);
+  }
   return pieces;
 }
 

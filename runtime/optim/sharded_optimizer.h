@@ -8,10 +8,13 @@
 // A frozen tensor has an owner as well, which saves and loads its weight; in bf16 runs that keeps its fp32
 // value, too.
 //
+// With optimizer.ema an owner also keeps an exponential moving average of its weights, in fp32, which each update moves. It
+// is a function of the weights after each update alone, so it is the same in every layout.
+//
 // Moments are fp32 or, with optimizer.moments = bf16, rounded stochastically by bits that follow from the seed of the
 // run, the step, the tensor (or its slice) and the element in it: from nothing that a layout decides.
 //
-// Every update carries digests of the owned weights and moments to the next one (runtime/core/block_digest.h),
+// Every update carries digests of the owned weights, moments and averages to the next one (runtime/core/block_digest.h),
 // which finds bits that flipped in between. Where the state was loaded or made, the first digests are those of
 // what is there. No update reads frozen tensors, so theirs are compared by ops of their own. The bf16 copies
 // have none: lane audits compare those (runtime/integrity/parameter_check.h). Gradients have the digests that were
@@ -51,10 +54,10 @@ UpdateFactors update_factors(const OptimizerConfig& config, const UpdateScalars&
 
 // One owned segment of one kind of state in device memory, which checkpoints read and write.
 struct OwnedState {
-  ShardSpec spec;  // kind: "weight", "moment1", "moment2"; weights are fp32
+  ShardSpec spec;  // kind: "weight", which is fp32, or one of OptimizerConfig::state_kinds()
   std::byte* data = nullptr;
-  // Digests of a weight's blocks in device memory, which cover its moments; null where updates compute none, and for
-  // moments. They count while has_digests().
+  // Digests of a weight's blocks in device memory, which cover what is kept beside it; null where updates compute none,
+  // and for that. They count while has_digests().
   std::uint64_t* digests = nullptr;
 };
 
@@ -127,7 +130,11 @@ class ShardedOptimizer {
   // out, until the next comparison of them. It is called at steps that increase, after the update of `step`.
   void launch_frozen_check(Device& device, std::uint64_t step);
 
-  // Returns the weights of all segments, the frozen ones last, and then the moments of the trained ones.
+  // Begins the average of the weights with the weights as they are, where there is one; launch_publish() follows. For a
+  // state that was made, or loaded from one without an average.
+  void launch_average_start(Device& device);
+
+  // Returns the weights of all segments, the frozen ones last, and then what is kept of the trained ones, kind by kind.
   std::vector<OwnedState> state();
 
  private:
@@ -138,14 +145,23 @@ class ShardedOptimizer {
                          StateDamage* damage);
   void begin_frozen_check(std::uint64_t step);
   float* master(const Segment& segment) const;
-  std::byte* moment(std::byte* moments, const Segment& segment) const {
-    return moments + segment.shard_offset * bytes_of(moments_);
+  // Returns the part of an array of arrays_ that a segment has, or null where there is no such array.
+  std::byte* kept(std::size_t array, const Segment& segment) const {
+    if (array >= arrays_.size()) return nullptr;
+    return arrays_[array].memory + segment.shard_offset * bytes_of(arrays_[array].kind.dtype);
   }
   BFloat16* working_copy(const Segment& segment) const;  // bf16 runs: where other ranks and the model see it
 
   OptimizerConfig config_;
   DType dtype_, moments_;
   std::uint64_t rounding_stream_;
+  // What is kept of trained tensors beside their weights (OptimizerConfig::state_kinds()), in memory.
+  struct KeptArray {
+    StateKind kind;
+    MemoryPlan::Slot slot = {};
+    std::byte* memory = nullptr;
+  };
+  std::vector<KeptArray> arrays_;
   std::vector<Segment> segments_, frozen_;
   std::vector<ShardSpec> specs_;      // of kind "weight", one per segment, then one per frozen segment
   std::vector<double> weight_decay_;  // one per segment
@@ -160,10 +176,8 @@ class ShardedOptimizer {
   // Steps of the last comparison of frozen tensors, if there was one since they were loaded, and of the one before.
   std::optional<std::uint64_t> frozen_check_;
   std::uint64_t frozen_check_before_ = 0;
-  MemoryPlan::Slot master_slot_, moment1_slot_, moment2_slot_, table_slot_, digests_slot_, damage_slot_;
+  MemoryPlan::Slot master_slot_, table_slot_, digests_slot_, damage_slot_;
   float* master_ = nullptr;
-  std::byte* moment1_ = nullptr;
-  std::byte* moment2_ = nullptr;
   const AdamWTensor* table_ = nullptr;  // one per segment, the frozen ones last
   std::vector<AdamWTensor> trained_;    // the same in the host's memory, of those that are trained
   std::uint64_t* digests_ = nullptr;    // one per block, or null

@@ -26,10 +26,10 @@ struct NamedMemory {
   NumberMemory memory;
 };
 constexpr NamedMemory memories[] = {
-    {"weights", NumberMemory::weights},          {"moment1", NumberMemory::moment1},
-    {"moment2", NumberMemory::moment2},          {"parameters", NumberMemory::parameters},
-    {"gradients", NumberMemory::lane_gradients}, {"activations", NumberMemory::activations},
-    {"run_state", NumberMemory::run_state}};
+    {"weights", NumberMemory::weights},         {"moment1", NumberMemory::moment1},
+    {"moment2", NumberMemory::moment2},         {"ema", NumberMemory::ema},
+    {"parameters", NumberMemory::parameters},   {"gradients", NumberMemory::lane_gradients},
+    {"activations", NumberMemory::activations}, {"run_state", NumberMemory::run_state}};
 
 struct NamedReason {
   std::string_view name;

@@ -57,7 +57,9 @@ double price_sums(const BucketPlan& buckets, std::int64_t lanes, const OpPrices&
 
 double price_update(const BucketPlan& buckets, const Config& config, const OpPrices& prices) {
   BFloat16 copy;
-  const AdamWTensor shard{.copy = precision_of(config) == DType::bf16 ? &copy : nullptr,
+  float average = 0;
+  const AdamWTensor shard{.ema = config.optimizer.ema > 0.0 ? &average : nullptr,
+                          .copy = precision_of(config) == DType::bf16 ? &copy : nullptr,
                           .count = static_cast<std::int64_t>(buckets.shard_elements(0))};
   const AdamW update{.tensors = &shard, .tensor_count = 1, .moments = config.optimizer.moment_type()};
   return shard.count == 0 ? 0.0 : prices.seconds(AdamW::id, &update);
@@ -225,18 +227,17 @@ Result<StageCosts> LayoutPlanner::costs_of(const Config& config, const Mesh& mes
   const BucketPlan buckets = buckets_of(config, mesh, stage);
   const int rank = mesh.rank_at({.data = 0, .pipeline = stage, .tensor = 0});
   const double share = last_bucket_share(buckets);
-  return StageCosts{
-      .rank = rank,
-      .parts = std::move(of_stage.parts),
-      .sums = price_sums(buckets, config.parallel.lanes, prices()),
-      .update = price_update(buckets, config, prices()),
-      .traffic = step_traffic(env_, config, mesh, rank, of_stage.traffic),
-      .first_gather_share = share,
-      .last_reduction_share = share,
-      .snapshot_bytes = config.checkpoint.ram_every_steps == 0
-                            ? 0
-                            : 2 * buckets.shard_elements(0) * bytes_of(config.optimizer.moment_type()) +
-                                  buckets.master_elements(0) * sizeof(float)};
+  return StageCosts{.rank = rank,
+                    .parts = std::move(of_stage.parts),
+                    .sums = price_sums(buckets, config.parallel.lanes, prices()),
+                    .update = price_update(buckets, config, prices()),
+                    .traffic = step_traffic(env_, config, mesh, rank, of_stage.traffic),
+                    .first_gather_share = share,
+                    .last_reduction_share = share,
+                    .snapshot_bytes = config.checkpoint.ram_every_steps == 0
+                                          ? 0
+                                          : buckets.shard_elements(0) * config.optimizer.kept_bytes() +
+                                                buckets.master_elements(0) * sizeof(float)};
 }
 
 Result<StepEstimate> LayoutPlanner::estimate_on(const Config& config, const Mesh& mesh) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <utility>
 
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/device_wait.h"
@@ -47,16 +48,16 @@ std::vector<OwnedState> of_kind(std::vector<OwnedState> pieces, std::string_view
   return pieces;
 }
 
-// Writes zeros to the moments. A start from weights alone expects zeros where a snapshot that is not sound
-// was read in part, or where the memory was used before.
-Result<void> clear_moments(StateView& view) {
+// Writes zeros to all that is kept beside the weights. A start from weights alone expects zeros where a snapshot that is
+// not sound was read in part, or where the memory was used before.
+Result<void> clear_kept(StateView& view) {
   const auto clear = [](std::span<const OwnedState>,
                         std::span<const std::span<std::byte>> targets) -> Result<void> {
     for (const std::span<std::byte> target : targets) std::ranges::fill(target, std::byte{0});
     return {};
   };
-  for (const char* kind : {"moment1", "moment2"})
-    HF_TRY_VOID(write_state(view.rank.host_access, of_kind(view.optimizer.state(), kind), clear));
+  for (const StateKind& kind : view.rank.config.optimizer.state_kinds())
+    HF_TRY_VOID(write_state(view.rank.host_access, of_kind(view.optimizer.state(), kind.name), clear));
   return {};
 }
 
@@ -147,17 +148,41 @@ bool is_stored_alike(const StateView& view, const Config& stored) {
   return is_cut_alike(view, stored) && stored.optimizer.moments == view.rank.config.optimizer.moments;
 }
 
+bool has_average(const Config& config) {
+  return config.optimizer.ema > 0.0;
+}
+
+// Returns the pieces of the owned state that are stored, too: an average of the weights is new to a run that had none.
+std::vector<OwnedState> pieces_in_both(StateView& view, const Config& stored) {
+  std::vector<OwnedState> pieces = view.optimizer.state();
+  if (!has_average(stored))
+    std::erase_if(pieces, [](const OwnedState& piece) { return piece.spec.kind == "ema"; });
+  return pieces;
+}
+
+// Reads the owned state as it is stored, or cut anew and converted, and begins an average that is not stored.
+Result<void> read_stored(StateView& view, const Config& stored, StoredTensors source) {
+  const std::vector<OwnedState> pieces = pieces_in_both(view, stored);
+  if (is_stored_alike(view, stored)) {
+    HF_TRY_VOID(read_state(view.rank.host_access, pieces, source.read));
+  } else {
+    TensorReader tensors(std::move(source), parameter_specs(view.rank.spec));
+    HF_TRY_VOID(read_cut_anew(view, pieces, tensors));
+  }
+  if (!has_average(stored)) view.optimizer.launch_average_start(view.rank.device);
+  return {};
+}
+
 Result<void> read_owned(StateView& view, const std::string& directory, Checkpoint::Shards shards) {
   HF_TRY(Checkpoint checkpoint, Checkpoint::open(view.rank.env, directory, shards));
   HF_TRY(const Config stored, config_of(view, checkpoint.manifest(), directory));
   HF_TRY(const RunState state, checked_state(view, checkpoint.manifest(), stored, directory));
-  const std::vector<OwnedState> pieces = view.optimizer.state();
-  if (is_stored_alike(view, stored)) {
-    HF_TRY_VOID(read_state(view.rank.host_access, pieces, checkpoint, view.rank.host_threads()));
-  } else {
-    TensorReader tensors(checkpoint, parameter_specs(view.rank.spec), view.rank.host_threads());
-    HF_TRY_VOID(read_cut_anew(view, pieces, tensors));
-  }
+  HF_TRY_VOID(read_stored(view, stored,
+                          {.place = directory,
+                           .tensors = checkpoint.tensors(),
+                           .read = [&](std::span<const Checkpoint::Wanted> wanted) {
+                             return checkpoint.read(wanted, view.rank.host_threads());
+                           }}));
   view.state = state;
   return {};
 }
@@ -175,9 +200,12 @@ Result<void> read_owned_together(StateView& view, const std::string& directory, 
 // Returns the pieces that this rank owns, in the slices and types in which a snapshot or a checkpoint has them.
 std::vector<ShardSpec> wanted_as_stored(StateView& view, const Config& stored) {
   std::vector<ShardSpec> wanted;
-  for (const OwnedState& piece : view.optimizer.state()) {
+  const std::vector<StateKind> kinds = stored.optimizer.state_kinds();
+  for (const OwnedState& piece : pieces_in_both(view, stored)) {
     wanted.push_back(piece.spec);
-    if (piece.spec.kind != "weight") wanted.back().dtype = stored.optimizer.moment_type();
+    for (const StateKind& kind : kinds) {
+      if (piece.spec.kind == kind.name) wanted.back().dtype = kind.dtype;
+    }
   }
   if (is_cut_alike(view, stored)) return wanted;
   return pieces_in_slices(parameter_specs(view.rank.spec), wanted,
@@ -188,12 +216,10 @@ std::vector<ShardSpec> wanted_as_stored(StateView& view, const Config& stored) {
 // returns them; all of them are in the set.
 Result<void> read_set(StateView& view, const Config& stored, const std::string& place,
                       const std::vector<ShardSpec>& wanted, SnapshotSet& set) {
-  const auto read = [&](std::span<const Checkpoint::Wanted> parts) { return set.read(parts); };
-  const std::vector<OwnedState> pieces = view.optimizer.state();
-  if (is_stored_alike(view, stored)) return read_state(view.rank.host_access, pieces, read);
-  TensorReader tensors({.place = place, .tensors = whole_slices(wanted), .read = read},
-                       parameter_specs(view.rank.spec));
-  return read_cut_anew(view, pieces, tensors);
+  return read_stored(view, stored,
+                     {.place = place,
+                      .tensors = whole_slices(wanted),
+                      .read = [&](std::span<const Checkpoint::Wanted> parts) { return set.read(parts); }});
 }
 
 // Reads the state that read_set() reads, and compares it with the digests that the update which wrote it left, where
@@ -203,9 +229,10 @@ Result<bool> read_set_checked(StateView& view, const Config& stored, const RunSt
                               const std::string& place, const std::vector<ShardSpec>& wanted,
                               SnapshotSet& set) {
   HF_TRY_VOID(read_set(view, stored, place, wanted, set));
-  // The digests of a tensor cover its moments, which it has if it is trained.
+  // The digests of a tensor cover its moments, which it has if it is trained, and its average.
   if (!view.optimizer.checks_state() || !is_stored_alike(view, stored) ||
-      stored.model.freeze != view.rank.config.model.freeze)
+      stored.model.freeze != view.rank.config.model.freeze ||
+      has_average(stored) != has_average(view.rank.config))
     return false;
   std::vector<ShardSpec> weights;
   for (const OwnedState& piece : of_kind(view.optimizer.state(), "weight")) weights.push_back(piece.spec);
@@ -328,20 +355,21 @@ Result<void> restore_snapshot(StateView& view, const SnapshotStep& step, const s
   HF_FAULT_POINT(view.rank.faults, "load.before_snapshot");
   const Result<LoadedSnapshot> loaded = read_snapshot(view, step, shm_run_id, changed_links);
   const Result<void> outcome = agree(view, outcome_of(loaded));
-  if (!outcome.ok() && !view.rank.communicator.abandoned()) HF_TRY_VOID(clear_moments(view));
+  if (!outcome.ok() && !view.rank.communicator.abandoned()) HF_TRY_VOID(clear_kept(view));
   HF_TRY_VOID(outcome);
   view.state = loaded->state;
   return view.publish_parameters(loaded->has_digests);
 }
 
 Result<void> restore_weights(StateView& view, const std::string& checkpoint_directory) {
-  if (!view.is_zero) HF_TRY_VOID(clear_moments(view));
+  if (!view.is_zero) HF_TRY_VOID(clear_kept(view));
   HF_TRY_VOID(agree(view, read_weights(view, checkpoint_directory)));
+  view.optimizer.launch_average_start(view.rank.device);
   return view.publish_parameters();
 }
 
 Result<void> initialize_weights(StateView& view) {
-  if (!view.is_zero) HF_TRY_VOID(clear_moments(view));
+  if (!view.is_zero) HF_TRY_VOID(clear_kept(view));
   std::map<std::string, ParameterSpec> specs;
   for (ParameterSpec& spec : parameter_specs(view.rank.spec)) specs.emplace(spec.name, spec);
   const std::uint64_t threads = static_cast<std::uint64_t>(view.rank.host_threads());
@@ -373,6 +401,7 @@ Result<void> initialize_weights(StateView& view) {
     return {};
   };
   HF_TRY_VOID(write_state(view.rank.host_access, of_kind(view.optimizer.state(), "weight"), fill));
+  view.optimizer.launch_average_start(view.rank.device);
   return view.publish_parameters();
 }
 

@@ -65,7 +65,7 @@ std::uint64_t SnapshotPlan::bytes_at(int data_coordinate) const {
     }
   };
   add("weight", DType::fp32);
-  for (const char* kind : {"moment1", "moment2"}) add(kind, rank_->config.optimizer.moment_type());
+  for (const StateKind& kind : rank_->config.optimizer.state_kinds()) add(kind.name, kind.dtype);
   // A step of the history of numbers takes 48 digits (verdict/numbers_history.h).
   const std::uint64_t other_manifest_bytes =
       (64 << 10) + stored_plan_bytes_max +

@@ -107,7 +107,10 @@ Result<StateDigest> digest_checkpoint(Checkpoint& checkpoint) {
   HF_TRY(const RunState state, take_state(checkpoint.manifest(), checkpoint.directory()));
   StateDigest digest{.step = state.step};
   HF_TRY(digest.weights, digest_kinds(checkpoint, {"weight"}));
-  HF_TRY(digest.optimizer, digest_kinds(checkpoint, {"moment1", "moment2"}));
+  std::vector<std::string> kinds = {"moment1", "moment2"};
+  // A state without averages has the digest that it always had.
+  if (!tensors_of_kind(checkpoint.pieces(), "ema").empty()) kinds.emplace_back("ema");
+  HF_TRY(digest.optimizer, digest_kinds(checkpoint, kinds));
   DigestStream data;
   data.add(state.data_digest.high);
   data.add(state.data_digest.low);

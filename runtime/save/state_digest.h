@@ -15,7 +15,7 @@ namespace holdfast::save {
 struct StateDigest {
   std::uint64_t step = 0;
   Digest weights = {};    // every tensor of kind "weight"
-  Digest optimizer = {};  // every tensor of the kinds "moment1" and "moment2"
+  Digest optimizer = {};  // every tensor of the kinds "moment1", "moment2" and, if there are any, "ema"
   Digest data = {};       // the data digest and the cursor
   Digest loss = {};       // the losses of all steps
 };

@@ -26,7 +26,16 @@ float value_of(std::uint32_t bits, DType dtype) {
 }
 
 const char* kind_of(NumberMemory memory) {
-  return memory == NumberMemory::moment1 ? "moment1" : memory == NumberMemory::moment2 ? "moment2" : "weight";
+  switch (memory) {
+    case NumberMemory::moment1:
+      return "moment1";
+    case NumberMemory::moment2:
+      return "moment2";
+    case NumberMemory::ema:
+      return "ema";
+    default:
+      return "weight";
+  }
 }
 
 std::vector<NumberRegion> owned_state(ShardedOptimizer& optimizer, NumberMemory memory) {
@@ -95,6 +104,7 @@ std::vector<NumberRegion> regions_of(NumberMemory memory, StepParts& parts, Lane
     case NumberMemory::weights:
     case NumberMemory::moment1:
     case NumberMemory::moment2:
+    case NumberMemory::ema:
       return owned_state(parts.update.optimizer, memory);
     case NumberMemory::parameters:
       return parameters(parts);

@@ -189,6 +189,8 @@ class WrittenSlotTest : public testing::TestWithParam<DType> {
       if (dtype == DType::fp32 && specs.size() == 2)
         specs.push_back({.tensor = "frozen", .kind = kind, .global_shape = {4096}, .block_count = 1});
     }
+    specs.push_back(
+        {.tensor = "b", .kind = "ema", .dtype = DType::fp32, .global_shape = {5000}, .block_count = 2});
     return specs;
   }
   void leave_digests(int weight, int moment) {
@@ -201,7 +203,8 @@ class WrittenSlotTest : public testing::TestWithParam<DType> {
       };
       const std::uint64_t digest =
           state_digest(values + at, of_moment(0), of_moment(2),
-                       static_cast<std::int64_t>(std::min(block_elements, elements - at)), GetParam());
+                       static_cast<std::int64_t>(std::min(block_elements, elements - at)), GetParam(),
+                       weight == 1 ? reinterpret_cast<const float*>(slot_.room(7).data()) + at : nullptr);
       std::memcpy(slot_.digests(index).data() + at / block_elements * sizeof(digest), &digest,
                   sizeof(digest));
     }
@@ -284,6 +287,11 @@ TEST(SnapshotSlot, HasNoPieceThatNothingVouchesFor) {
       {{.tensor = "a", .kind = "weight", .global_shape = {8192}, .block_count = 2},
        {.tensor = "a", .kind = "moment1", .global_shape = {8192}, .block_count = 1},
        {.tensor = "a", .kind = "moment2", .global_shape = {8192}, .block_count = 2}},
+      {{.tensor = "a", .kind = "ema", .global_shape = {4096}, .block_count = 1}},
+      {{.tensor = "a", .kind = "weight", .global_shape = {4096}, .block_count = 1},
+       {.tensor = "a", .kind = "ema", .dtype = DType::bf16, .global_shape = {4096}, .block_count = 1}},
+      {{.tensor = "a", .kind = "weight", .global_shape = {8192}, .block_count = 2},
+       {.tensor = "a", .kind = "ema", .global_shape = {8192}, .block_count = 1}},
   };
   for (const std::vector<ShardSpec>& specs : cases) {
     const std::uint64_t bytes = SnapshotSlot::bytes_for(specs, 1000);

@@ -72,7 +72,8 @@ Config all_changed() {
                       1e12,
                       "bf16",
                       true,
-                      {"*.bias=0", "embedding.*=0.01"}};
+                      {"*.bias=0", "embedding.*=0.01"},
+                      0.999};
   config.verdict = {"guard",    100, 7.5, 9.5, 20,  0.25,       50, "clip",   "stop",
                     "rollback", 5,   70,  2,   0.5, "continue", 7,  3'600'000};
   config.health = {"off", 5'000, "/host", "127.0.0.1:9400", {"gpu-hot=drain:87", "xid=watch"}};

@@ -1,5 +1,6 @@
-// Runs whose moments are bf16 (optimizer.moments): the same bits in every layout and after every death, and what becomes
-// of moments of the other type. And weight decay by the names of tensors, which every layout has, too.
+// Runs whose moments are bf16 (optimizer.moments), and runs that keep an average of the weights (optimizer.ema): the same
+// bits in every layout and after every death, and what becomes of a state that has others, or none. And weight decay by the
+// names of tensors, which every layout has, too.
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 
@@ -47,18 +48,19 @@ class MomentsTest : public RecoveryTest {
     return run_directory(run) + "/checkpoints/step-00000008";
   }
   // Ends with a checkpoint of step 8.
-  void train_to_step_8(const std::string& run, const char* moments) {
-    ASSERT_EQ(train({.run = run, .ranks = 2, .stop_after_steps = 8, .overrides = model(moments)}).code,
+  void train_to_step_8(const std::string& run, const char* moments, const Overrides& more = {}) {
+    ASSERT_EQ(train({.run = run, .ranks = 2, .stop_after_steps = 8, .overrides = model(moments, more)}).code,
               ExitCode::saved);
   }
   // Ends as a run does whose data cannot be read: step 8 is in RAM alone.
-  void die_after_step_8(const std::string& run, const char* moments) {
+  void die_after_step_8(const std::string& run, const char* moments, const Overrides& more = {}) {
     runs_.push_back(run);
     testing::internal::CaptureStderr();
     const RunEnd end =
         train({.run = run,
                .ranks = 2,
-               .overrides = model(moments, {"checkpoint.ram_every_steps=4", "checkpoint.replicas=off"}),
+               .overrides =
+                   joined(model(moments, {"checkpoint.ram_every_steps=4", "checkpoint.replicas=off"}), more),
                .data_ends_in_step = 11});
     static_cast<void>(testing::internal::GetCapturedStderr());
     ASSERT_EQ(end.code, ExitCode::communication);
@@ -100,8 +102,49 @@ class MomentsTest : public RecoveryTest {
     return state;
   }
 
+  // Survives deaths of several kinds, with the digest of a run that was not disturbed.
+  void expect_survives(const Overrides& what, const std::string& expected) {
+    const std::string ram = "checkpoint.ram_every_steps=1";
+    const struct {
+      const char* what;
+      int ranks, newcomers;
+      Overrides overrides;
+      const char* faults;
+    } cases[] = {
+        {"from the snapshots", 3, 0, {ram}, "step.before_vote@5:1=kill"},
+        {"from the replica of a snapshot", 2, 0, {ram, "checkpoint.replicas=on"}, "step.after_vote@7:0=kill"},
+        {"from the disk", 2, 0, {"checkpoint.every_steps=4"}, "step.before_vote@6:1=kill"},
+        {"and grows back",
+         4,
+         1,
+         {ram, "elastic.grow_after=0s", "elastic.memory_timeout=0s"},
+         "step.before_vote@5:2=kill"},
+        {"a stage", 4, 0, {ram, "parallel.pipeline=2"}, "step.before_vote@5:3=kill"},
+    };
+    int number = 0;
+    for (const auto& each : cases) {
+      SCOPED_TRACE(each.what);
+      const std::string run = fmt::format("killed-{}", ++number);
+      EXPECT_EQ(survive({.run = run,
+                         .ranks = each.ranks,
+                         .overrides = joined(what, each.overrides),
+                         .faults = each.faults},
+                        {.newcomers = each.newcomers}),
+                1);
+      EXPECT_EQ(digest(run), expected);
+    }
+  }
+
   std::vector<std::string> runs_;
 };
+
+// The line of the weights.
+std::string weights_of(const std::string& digest) {
+  const std::size_t begin = digest.find("weights ");
+  return digest.substr(begin, digest.find('\n', begin) - begin);
+}
+
+const std::string average = "optimizer.ema=0.9";
 
 // Promise 1. Moments in fp32 give other bits, or these would not say much.
 TEST_F(MomentsTest, BFloat16HasTheSameBitsInEveryLayout) {
@@ -134,35 +177,7 @@ TEST_F(MomentsTest, BFloat16SurvivesDeathsAndGrowth) {
   if (const std::string removal = shared_memory_removal(posix_env()); !removal.empty())
     GTEST_SKIP() << removal;
   expect_done({.run = "whole", .overrides = model("bf16")});
-  const std::string expected = digest("whole"), ram = "checkpoint.ram_every_steps=1";
-  const struct {
-    const char* what;
-    int ranks, newcomers;
-    Overrides overrides;
-    const char* faults;
-  } cases[] = {
-      {"from the snapshots", 3, 0, {ram}, "step.before_vote@5:1=kill"},
-      {"from the replica of a snapshot", 2, 0, {ram, "checkpoint.replicas=on"}, "step.after_vote@7:0=kill"},
-      {"from the disk", 2, 0, {"checkpoint.every_steps=4"}, "step.before_vote@6:1=kill"},
-      {"and grows back",
-       4,
-       1,
-       {ram, "elastic.grow_after=0s", "elastic.memory_timeout=0s"},
-       "step.before_vote@5:2=kill"},
-      {"a stage", 4, 0, {ram, "parallel.pipeline=2"}, "step.before_vote@5:3=kill"},
-  };
-  int number = 0;
-  for (const auto& each : cases) {
-    SCOPED_TRACE(each.what);
-    const std::string run = fmt::format("killed-{}", ++number);
-    EXPECT_EQ(survive({.run = run,
-                       .ranks = each.ranks,
-                       .overrides = joined(model("bf16"), each.overrides),
-                       .faults = each.faults},
-                      {.newcomers = each.newcomers}),
-              1);
-    EXPECT_EQ(digest(run), expected);
-  }
+  expect_survives(model("bf16"), digest("whole"));
 }
 
 // A change on resume converts the moments once, to the nearest where they become bf16, and begins a generation. From
@@ -218,6 +233,99 @@ TEST_F(MomentsTest, OfTheOtherTypeAreConvertedOnResume) {
       }
     }
   }
+}
+
+// Averages are saved like all state, and the weights are those of a run without them.
+TEST_F(MomentsTest, AveragesHaveTheSameBitsInEveryLayout) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    const Overrides what = model("bf16", {average, fmt::format("training.precision={}", precision)});
+    const auto trained = [&](const std::string& name, int ranks, const Overrides& layout = {}) {
+      const std::string run = fmt::format("{}-{}", precision, name);
+      expect_done({.run = run, .ranks = ranks, .overrides = joined(what, layout)});
+      return digest(run);
+    };
+    const std::string expected = trained("alone", 1);
+    EXPECT_EQ(trained("d3", 3), expected);
+    EXPECT_EQ(trained("all", 8, {"parallel.tensor=2", "parallel.pipeline=2"}), expected);
+    const std::string other = trained("other", 2, {"optimizer.ema=0.5"}),
+                      none = trained("none", 2, {"optimizer.ema=0"});
+    EXPECT_NE(other, expected);
+    EXPECT_NE(none, expected);
+    for (const std::string& each : {other, none}) EXPECT_EQ(weights_of(each), weights_of(expected));
+    for (const int ranks : {4, 1, 3}) {  // stopped and resumed with other numbers of ranks
+      const RunEnd end = train({.run = fmt::format("{}-changing", precision),
+                                .ranks = ranks,
+                                .stop_after_steps = ranks == 3 ? 0 : 6,
+                                .overrides = what});
+      ASSERT_EQ(end.code, ranks == 3 ? ExitCode::done : ExitCode::saved) << end.message;
+    }
+    EXPECT_EQ(digest(fmt::format("{}-changing", precision)), expected);
+  }
+}
+
+TEST_F(MomentsTest, AveragesSurviveDeathsAndGrowth) {
+  if (const std::string removal = shared_memory_removal(posix_env()); !removal.empty())
+    GTEST_SKIP() << removal;
+  const Overrides what = model("fp32", {average});
+  expect_done({.run = "whole", .overrides = what});
+  expect_survives(what, digest("whole"));
+}
+
+// The update that reads it finds it, the rank leaves, and the others go back: the bits are those of the undisturbed run.
+TEST_F(MomentsTest, AnAverageThatChangesInMemoryIsFound) {
+  if (const std::string removal = shared_memory_removal(posix_env()); !removal.empty())
+    GTEST_SKIP() << removal;
+  const Overrides what = model("fp32", {average, "checkpoint.ram_every_steps=1"});
+  expect_done({.run = "whole", .overrides = what});
+  EXPECT_EQ(
+      survive({.run = "flipped", .ranks = 2, .overrides = what, .faults = "step.begin@7:1=flip:ema:20:100"}),
+      1);
+  EXPECT_EQ(digest("flipped"), digest("whole"));
+  const std::vector<Json> verdicts = events("flipped", "verdict");
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0]["kind"], "corruption");
+  EXPECT_EQ(verdicts[0]["rank"], 1);
+}
+
+// An average that is new to a run begins with the weights of the step that it goes on from, from the disk and from RAM, in
+// any layout. One that a run no longer keeps is gone.
+TEST_F(MomentsTest, AveragesBeginAndEndOnResume) {
+  if (const std::string removal = shared_memory_removal(posix_env()); !removal.empty())
+    GTEST_SKIP() << removal;
+  train_to_step_8("first", "fp32");
+  train_to_step_8("averaged", "fp32", {average});
+  std::string expected;
+  const auto resume = [&](const char* from, const char* run, int ranks, const Overrides& more) {
+    SCOPED_TRACE(run);
+    copy(from, run);
+    expect_done({.run = run, .ranks = ranks, .overrides = joined(model("fp32"), more)});
+    if (expected.empty()) expected = digest(run);
+    EXPECT_EQ(digest(run), expected);
+    EXPECT_EQ(events(run, "start").back()["generation"], 1);
+  };
+  resume("first", "one", 1, {average});
+  resume("first", "all", 4, {average, "parallel.tensor=2", "parallel.pipeline=2"});
+  die_after_step_8("ram", "fp32");
+  expect_done({.run = "ram", .ranks = 3, .overrides = model("fp32", {average, "checkpoint.keep=9"})});
+  EXPECT_EQ(events("ram", "start").back()["resumed_from"], "ram");
+  EXPECT_EQ(digest("ram"), expected);
+  const State begun = state_of(checkpoint_of_step_8("ram"));  // saved before the first step
+  std::size_t averages = 0;
+  for (const auto& [key, values] : begun.values) {
+    if (key.first != "ema") continue;
+    ++averages;
+    EXPECT_EQ(values, begun.values.at({"weight", key.second})) << key.second;
+  }
+  EXPECT_GT(averages, 5U);
+
+  expected.clear();
+  resume("averaged", "ended", 3, {});
+  resume("averaged", "ended-in-stages", 4, {"parallel.tensor=2", "parallel.pipeline=2"});
+  die_after_step_8("ended-in-ram", "fp32", {average});
+  expect_done({.run = "ended-in-ram", .ranks = 3, .overrides = model("fp32")});
+  EXPECT_EQ(digest("ended-in-ram"), expected);
+  expect_done({.run = "never", .overrides = model("fp32")});
+  EXPECT_EQ(digest("never"), expected);
 }
 
 // Of a tensor that is cut, of one whose layer is on one stage alone, and of one that is not cut.

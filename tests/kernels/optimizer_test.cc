@@ -240,6 +240,163 @@ KERNEL_CASES(AdamWKeepsWhatItLeaves, OpId::adamw) {
   }
 }
 
+// The update above with averages of the weights in the eighth tensor, which every second piece has, and where the update
+// keeps state the ninth to twelfth tensor for what it leaves, pieces at multiples of 64 bytes but for `shift`.
+class AveragingUpdate {
+ public:
+  AveragingUpdate(std::vector<std::int64_t> counts, DType moments, bool keeps = false, std::int64_t shift = 0)
+      : counts_(counts),
+        update_(std::move(counts), true, moments),
+        moments_(moments),
+        keeps_(keeps),
+        shift_(shift) {}
+  AveragingUpdate& checking(bool checks) {
+    update_.checking(checks);
+    return *this;
+  }
+  AveragingUpdate& with_digests(bool digests) {
+    with_digests_ = digests;
+    return *this;
+  }
+  AdamW operator()(Tensors& t) const {
+    AdamW op = update_(t);
+    op.keeps_state = keeps_;
+    op.ema_rest = 0.0625F;
+    if (!with_digests_) {
+      op.block_digests = nullptr;
+      op.gradient_digests = nullptr;
+    }
+    table_.assign(op.tensors, op.tensors + op.tensor_count);
+    std::int64_t first = 0, room = shift_;
+    for (std::size_t piece = 0; piece < counts_.size(); ++piece) {
+      if (has_average(piece)) table_[piece].ema = t[7].as<float>() + first;
+      if (keeps_) {
+        table_[piece].kept_weight = t[8].as<float>() + room;
+        table_[piece].kept_moment1 = element_of(t[9], room);
+        table_[piece].kept_moment2 = element_of(t[10], room);
+        table_[piece].kept_ema = t[11].as<float>() + room;
+      }
+      first += counts_[piece];
+      room += KeepingUpdate::room(counts_[piece]);
+    }
+    op.tensors = table_.data();
+    return op;
+  }
+  static bool has_average(std::size_t piece) { return piece % 2 == 0; }
+  Tensors tensors() const {
+    Tensors all = update_.tensors();
+    std::int64_t count = 0, room = shift_;
+    for (const std::int64_t each : counts_) {
+      count += each;
+      room += KeepingUpdate::room(each);
+    }
+    all.push_back(random_values(count, DType::fp32, 8));
+    for (const DType dtype : {DType::fp32, moments_, moments_, DType::fp32}) all.emplace_back(room, dtype);
+    return all;
+  }
+  // Calls visit(piece, its first element, its place among what is kept).
+  void visit_pieces(auto&& visit) const {
+    std::int64_t first = 0, room = shift_;
+    for (std::size_t piece = 0; piece < counts_.size(); ++piece) {
+      visit(piece, first, room);
+      first += counts_[piece];
+      room += KeepingUpdate::room(counts_[piece]);
+    }
+  }
+  // By the definition, of what the tensors hold now.
+  std::vector<std::uint64_t> digests_of(Tensors& t) const {
+    std::vector<std::uint64_t> digests;
+    visit_pieces([&](std::size_t piece, std::int64_t first, std::int64_t) {
+      for (std::int64_t begin = 0; begin < counts_[piece]; begin += 4096) {
+        const std::int64_t at = first + begin;
+        digests.push_back(state_digest(t[0].as<float>() + at, element_of(t[1], at), element_of(t[2], at),
+                                       std::min<std::int64_t>(4096, counts_[piece] - begin), moments_,
+                                       has_average(piece) ? t[7].as<float>() + at : nullptr));
+      }
+    });
+    return digests;
+  }
+  const StateDamage& damage() const { return update_.damage(); }
+  const DigestedUpdate& plain() const { return update_; }
+  const std::vector<std::int64_t>& counts() const { return counts_; }
+
+ private:
+  std::vector<std::int64_t> counts_;
+  DigestedUpdate update_;
+  DType moments_;
+  bool keeps_, with_digests_ = true;
+  std::int64_t shift_;
+  mutable std::vector<AdamWTensor, TensorAllocator<AdamWTensor>> table_;
+};
+
+const std::vector<std::int64_t> averaged_counts = {4097, 1, 15, 4096, 12'300, 16, 3, 8192, 70'001};
+
+// Averages move by the weights that the update leaves, whose bits they do not change.
+KERNEL_CASES(AdamWMovesAveragesOfTheWeights, OpId::adamw) {
+  for (const DType moments : moment_types) {
+    for (const bool with_digests : {false, true}) {
+      AveragingUpdate update(averaged_counts, moments);
+      const Tensors before = update.with_digests(with_digests).tensors();
+      const auto run = run_under_test(before, update, 3);
+      const auto plain = run_under_test(before, update.plain(), 3);
+      if (!run || !plain) return;
+      for (const std::size_t t : {0U, 1U, 2U, 3U, 4U})
+        EXPECT_TRUE((*run)[t].same_bits((*plain)[t])) << "tensor " << t;
+      update.visit_pieces([&](std::size_t piece, std::int64_t first, std::int64_t) {
+        for (std::int64_t i = first; i < first + averaged_counts[piece]; ++i) {
+          const double old = before[7][i], weight = (*run)[0][i];
+          const double expected = AveragingUpdate::has_average(piece) ? old + 0.0625 * (weight - old) : old;
+          ASSERT_NEAR((*run)[7][i], expected, 1.5e-7 * (std::abs(old) + std::abs(weight)))
+              << "piece " << piece << ", element " << i - first;
+        }
+      });
+      expect_same_bits_anywhere(before, update);
+    }
+  }
+}
+
+KERNEL_CASES(AdamWDigestsCoverAverages, OpId::adamw) {
+  for (const DType moments : moment_types) {
+    AveragingUpdate update(averaged_counts, moments);
+    auto run = run_under_test(update.tensors(), update.checking(false), 3);
+    if (!run) return;
+    EXPECT_EQ(DigestedUpdate::kept_digests(*run), update.digests_of(*run));
+    Tensors damaged = *run_under_test(*run, update.checking(true), 3);
+    EXPECT_EQ(update.damage().block_count, 0U);
+    EXPECT_EQ(DigestedUpdate::kept_digests(damaged), update.digests_of(damaged));
+    flip_bit(damaged[7], 4096, 0);                            // the second block of the first piece
+    flip_bit(damaged[7], 4097 + 1 + 15 + 4096 + 12'299, 31);  // the last of the fifth
+    flip_bit(damaged[7], 4097, 31);                           // of a piece that has none
+    run_under_test(damaged, update, 3);
+    EXPECT_EQ(update.damage().block_count, 2U);
+    EXPECT_EQ(update.damage().first_block, 1U);
+  }
+}
+
+KERNEL_CASES(AdamWKeepsAveragesThatItLeaves, OpId::adamw) {
+  for (const DType moments : moment_types) {
+    for (const std::int64_t shift : {0, 1}) {
+      const AveragingUpdate plain(averaged_counts, moments), keeping(averaged_counts, moments, true, shift);
+      const Tensors before = keeping.tensors();
+      auto expected = run_under_test(before, plain, 3);
+      auto kept = run_under_test(before, keeping, 3);
+      if (!expected || !kept) return;
+      for (std::size_t t = 0; t < 8; ++t) EXPECT_TRUE((*kept)[t].same_bits((*expected)[t])) << "tensor " << t;
+      const std::size_t live[] = {0, 1, 2, 7};
+      keeping.visit_pieces([&](std::size_t piece, std::int64_t first, std::int64_t room) {
+        for (std::size_t array = 0; array < 4; ++array) {
+          if (array == 3 && !AveragingUpdate::has_average(piece)) continue;
+          Values& copy = (*kept)[8 + array];
+          EXPECT_EQ(std::memcmp(element_of(copy, room), element_of((*kept)[live[array]], first),
+                                static_cast<std::size_t>(averaged_counts[piece]) * bytes_of(copy.dtype())),
+                    0)
+              << "piece " << piece << ", array " << array;
+        }
+      });
+    }
+  }
+}
+
 // Returns the bits of a fp32 number as the moment that is kept of it.
 BFloat16 kept(float averaged, std::uint32_t random) {
   const std::uint32_t bits = rounded_with(std::bit_cast<std::uint32_t>(averaged), random);
@@ -529,6 +686,32 @@ KERNEL_CASES(OptimizerDigestsAreThoseOfTheDefinition, OpId::optimizer_digest) {
         EXPECT_EQ(examination.damage().first_block, StateDamage::no_block);
       }
     }
+  }
+}
+
+KERNEL_CASES(OptimizerDigestsCoverAverages, OpId::optimizer_digest) {
+  for (const DType moments : moment_types) {
+    const AveragingUpdate update(averaged_counts, moments);
+    std::vector<StateDamage, TensorAllocator<StateDamage>> damage(1);
+    const auto examine = [&](Tensors& t, bool checks) {
+      const AdamW op = update(t);
+      return OptimizerDigest{.tensors = op.tensors,
+                             .tensor_count = op.tensor_count,
+                             .block_count = op.block_count,
+                             .block_digests = op.block_digests,
+                             .checks_digests = checks,
+                             .moments = moments,
+                             .damage = damage.data()};
+    };
+    auto run = run_under_test(
+        update.tensors(), [&](Tensors& t) { return examine(t, false); }, 3);
+    if (!run) return;
+    EXPECT_EQ(DigestedUpdate::kept_digests(*run), update.digests_of(*run));
+    flip_bit((*run)[7], 4096, 0);
+    run_under_test(
+        *run, [&](Tensors& t) { return examine(t, true); }, 3);
+    EXPECT_EQ(damage[0].block_count, 1U);
+    EXPECT_EQ(damage[0].first_block, 1U);
   }
 }
 

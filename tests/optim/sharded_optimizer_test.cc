@@ -144,6 +144,11 @@ class Rank {
     optimizer_.launch_publish(*device_);
     device_->synchronize();
   }
+  // Begins averages with the weights, as a start does.
+  void start_average() {
+    optimizer_.launch_average_start(*device_);
+    publish();
+  }
   void copy_again() {
     optimizer_.launch_copies(*device_);
     device_->synchronize();
@@ -369,6 +374,93 @@ TEST_P(ShardedOptimizerTest, UpdatesAreAdamW) {
           << name << " " << i;
     }
   }
+}
+
+OptimizerConfig averaged(DType moments = DType::fp32) {
+  OptimizerConfig config = adamw(moments);
+  config.ema = 0.75;
+  return config;
+}
+
+// By the definition in double, of the weights after each update; the same on any number of ranks. Frozen tensors have none.
+TEST_P(ShardedOptimizerTest, AveragesFollowTheWeights) {
+  std::map<std::string, std::vector<double>> expected;
+  Tensors alone, plain;
+  for (const int ranks : {1, 3}) {
+    Tensors averages, weights;
+    for (int r = 0; r < ranks; ++r) {
+      Rank rank(r, ranks, GetParam(), true, with_frozen(two_buckets()), averaged());
+      rank.start_average();
+      for (const std::int64_t step : {1, 2, 3}) {
+        rank.update_with_gradients_of(step);
+        EXPECT_FALSE(rank.optimizer().finding()) << step;
+        if (ranks > 1) continue;
+        Tensors now;
+        rank.collect("weight", now);
+        for (const auto& [name, values] : now) {
+          std::vector<double>& of = expected[name];
+          for (std::uint64_t i = 0; i < values.size(); ++i) {
+            if (step == 1) of.push_back(static_cast<double>(value_at(name, i, 1)));
+            of[i] += 0.25 * (static_cast<double>(values[i]) - of[i]);
+          }
+        }
+      }
+      rank.collect("ema", averages);
+      rank.collect("weight", weights);
+    }
+    EXPECT_EQ(averages.size(), 4U);
+    for (const auto& [name, values] : averages) {
+      for (std::uint64_t i = 0; i < values.size(); ++i)
+        ASSERT_NEAR(static_cast<double>(values[i]), expected.at(name)[i],
+                    3e-7 * std::abs(expected.at(name)[i]) + 1e-9)
+            << name << " " << i;
+    }
+    if (ranks == 1) alone = averages;
+    EXPECT_EQ(averages, alone);
+  }
+  // The weights are those of a run without averages.
+  Rank without(0, 1, GetParam(), true, with_frozen(two_buckets())),
+      with(0, 1, GetParam(), true, with_frozen(two_buckets()), averaged());
+  Tensors one, other;
+  for (const std::int64_t step : {1, 2, 3}) {
+    without.update_with_gradients_of(step);
+    with.update_with_gradients_of(step);
+  }
+  without.collect("weight", one);
+  with.collect("weight", other);
+  EXPECT_EQ(one, other);
+}
+
+TEST_P(ShardedOptimizerTest, AFlippedBitOfAnAverageIsFound) {
+  Rank rank(0, 1, GetParam(), true, with_frozen(two_buckets()), averaged(DType::bf16));
+  rank.start_average();
+  rank.flip_bit("ema", "late.weight", 9099, 0);
+  EXPECT_TRUE(rank.check_state()) << "it was published";
+  rank.flip_bit("ema", "late.weight", 9099, 0);
+  rank.update_with_gradients_of(1);
+  EXPECT_FALSE(rank.optimizer().finding());
+  rank.flip_bit("ema", "late.weight", 9099, 31);
+  rank.update_with_gradients_of(2);
+  const std::optional<StateFinding> finding = rank.optimizer().finding();
+  ASSERT_TRUE(finding.has_value());
+  EXPECT_EQ(finding->block_count, 1U);
+  EXPECT_EQ(finding->first_block.tensor, "late.weight");
+  EXPECT_EQ(finding->first_block.first_block, 2U);
+}
+
+TEST_P(ShardedOptimizerTest, AnUpdateKeepsAverages) {
+  Rank rank(0, 1, GetParam(), true, with_frozen(two_buckets()), averaged());
+  rank.start_average();
+  ASSERT_TRUE(rank.optimizer().can_keep(rank.device()));
+  const std::vector<std::vector<std::byte>> kept = rank.update_keeping(1);
+  const std::vector<OwnedState> state = rank.optimizer().state();
+  std::size_t averages = 0;
+  for (std::size_t i = 0; i < state.size(); ++i) {
+    if (state[i].spec.kind != "ema" || i % 3 == 2) continue;
+    ++averages;
+    EXPECT_TRUE(std::ranges::equal(kept[i], std::span(state[i].data, state[i].spec.byte_count()))) << i;
+  }
+  EXPECT_GE(averages, 2U);
 }
 
 TEST_P(ShardedOptimizerTest, WithoutGradientsOnlyMatricesDecay) {
@@ -623,6 +715,8 @@ TEST(ShardedOptimizer, StateIsDividedByTheRanks) {
   EXPECT_EQ(optimizer_bytes(1, DType::fp32), 2 * 4 * whole.shard_elements(0));
   EXPECT_EQ(optimizer_bytes(1, DType::bf16), 3 * 4 * whole.shard_elements(0));
   EXPECT_EQ(optimizer_bytes(1, DType::bf16, DType::bf16), (4 + 2 * 2) * whole.shard_elements(0));
+  const OptimizerConfig with_average = averaged(DType::bf16);
+  EXPECT_EQ(with_average.kept_bytes(), 2U + 2U + 4U);
   EXPECT_LE(optimizer_bytes(3, DType::fp32),
             optimizer_bytes(1, DType::fp32) / 3 + 2 * 4 * 2 * block_elements);
 }

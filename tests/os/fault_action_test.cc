@@ -111,7 +111,8 @@ TEST(FaultAction, ErrorsSayWhatIsExpected) {
       {"nan:weights:1:2", "step.begin", "'nan' needs MEMORY or MEMORY:ELEMENT"},
       {"nan", "step.begin", "'nan' needs MEMORY or MEMORY:ELEMENT"},
       {"flip:wights", "step.begin",
-       "'wights' is not a memory; there are weights, moment1, moment2, parameters, gradients, activations, "
+       "'wights' is not a memory; there are weights, moment1, moment2, ema, parameters, gradients, "
+       "activations, "
        "run_state"},
       {"nan:run_state", "step.begin", "run_state has no floating-point numbers"},
       {"flip:weights:32", "step.begin", "'32' is not a bit, which is 0 to 31"},

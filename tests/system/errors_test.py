@@ -716,6 +716,11 @@ class Errors(unittest.TestCase):
     def test_decay_group_of_nothing(self):
         self.expect_nothing_made(self.train("--optimizer.weight_decay_groups=*.biass=0"))
 
+    def test_no_average(self):
+        self.assertEqual(self.train().returncode, 0)
+        self.expect(self.holdfast("export", "run", "exported", "--ema"))
+        self.assertFalse((self.run_directory.parent / "exported").exists())
+
     def test_shrinks_to_more(self):
         self.expect_nothing_made(self.train("--elastic.min_data_parallel=3", "--parallel.data=2"))
 

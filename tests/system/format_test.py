@@ -1,5 +1,6 @@
 """What runs save is what checkpoint/FORMAT.md says: tools/bench_peers/checkpoint.py, which has none of holdfast's code, reads it,
 and finds the weights that `holdfast export` writes and the digests that `holdfast digest` prints."""
+import array
 import re
 import sys
 import unittest
@@ -23,10 +24,10 @@ def model_keys(manifest):
     return {key: int(value) if value.isdigit() else value.strip('"') for key, value in re.findall(r"(\w+) = (.+)", section)}
 
 
-def weights_by_the_page(tensors, config):
-    """{name: (shape, bytes)} of whole weights, joined from slices as FORMAT.md says."""
-    joined = {name: (tensor.shape, tensor.joined(*checkpoint.cut_of(name, config)))
-              for (name, kind), tensor in tensors.items() if kind == "weight"}
+def weights_by_the_page(tensors, config, averaged=False):
+    """{name: (shape, bytes)} of whole weights, or of averages of them where there are some, joined from slices as FORMAT.md says."""
+    joined = {name: (tensor.shape, tensor.joined(*checkpoint.cut_of(name, config))) for (name, kind), tensor in tensors.items()
+              if kind == ("ema" if averaged and (name, "ema") in tensors else "weight")}
     for shape, content in joined.values():
         assert len(content) == 4 * foreign_model.product(shape)
     return joined
@@ -83,22 +84,24 @@ class FormatTest(unittest.TestCase):
         cls.scene = harness.Scene(STEPS, LANES)
         cls.addClassCleanup(cls.scene.close)
 
-    def check(self, path):
+    def check(self, path, averages=False):
         """Reads one checkpoint by the page, and compares it with what holdfast makes of it. (manifest, tensors)."""
         manifest, tensors = checkpoint.read_checkpoint(path)
         config = model_keys(manifest)
-        target = self.scene.directory / f"{self._testMethodName}-{path.name}"
-        harness.program_output("export", path, target)
-        exported, _ = foreign_model.read_folder(target)
-        expected = as_exported(weights_by_the_page(tensors, config), config)
-        self.assertEqual(sorted(expected), sorted(exported))
-        for name, (shape, content) in expected.items():
-            self.assertEqual(shape, exported[name].shape, name)
-            self.assertEqual(content, foreign_model.pack("F32", exported[name].values), name)
+        for averaged in (False, True)[:1 + averages]:
+            target = self.scene.directory / f"{self._testMethodName}-{path.name}-{averaged}"
+            harness.program_output("export", path, target, *["--ema"][:averaged])
+            exported, _ = foreign_model.read_folder(target)
+            expected = as_exported(weights_by_the_page(tensors, config, averaged), config)
+            self.assertEqual(sorted(expected), sorted(exported))
+            for name, (shape, content) in expected.items():
+                self.assertEqual(shape, exported[name].shape, name)
+                self.assertEqual(content, foreign_model.pack("F32", exported[name].values), name)
         lines = harness.program_output("digest", path)
         self.assertIn(f"step {manifest['step']}\n", lines)
         self.assertIn(f"weights {checkpoint.digest_of(tensors, ['weight'])}\n", lines)
-        self.assertIn(f"optimizer {checkpoint.digest_of(tensors, ['moment1', 'moment2'])}\n", lines)
+        kinds = ["moment1", "moment2"] + ["ema"][:averages]
+        self.assertIn(f"optimizer {checkpoint.digest_of(tensors, kinds)}\n", lines)
         return manifest, tensors
 
     def trained(self, ranks, *overrides):
@@ -124,6 +127,36 @@ class FormatTest(unittest.TestCase):
         run = self.trained(2, *LLAMA, "--model.freeze=layer 0", "--checkpoint.compression=always")
         self.assertTrue(list(run.checkpoints()[-1].glob("base-*")))
         self.check(run.checkpoints()[-1])
+
+    def test_averages_of_the_weights(self):
+        """Each average is moved by a tenth of its way to the weight that the step has left, whatever rank owns it."""
+        run = self.trained(2, *LLAMA, "--optimizer.ema=0.9", "--checkpoint.every_steps=1", "--checkpoint.keep=9", "--model.freeze=layer 0",
+                           "--training.precision=bf16")
+        before = None
+        for path in run.checkpoints():
+            _, tensors = self.check(path, averages=True)
+            now = {key: [value for part in tensor.parts for value in array.array("f", bytes(part))] for key, tensor in tensors.items()
+                   if key[1] != "moment1" and key[1] != "moment2"}
+            averages = {name for name, kind in now if kind == "ema"}
+            self.assertEqual(averages, {name for name, _ in now if not name.startswith("layers.0.")})
+            for name in averages if before else ():
+                for old, new, weight in zip(before[name, "ema"], now[name, "ema"], now[name, "weight"]):
+                    self.assertAlmostEqual(new, old + 0.1 * (weight - old), delta=1.2e-7 * (abs(old) + abs(weight)) + 1e-9, msg=name)
+            before = now
+        self.assertEqual(len(run.checkpoints()), STEPS)
+
+        # What evaluates and samples with averages has those of an export, which is computed in one slice.
+        data = self.scene.directory / "evaluated.bin"
+        data.write_bytes(bytes(range(256)) * 4)
+        imported = self.scene.directory / "imported"
+        harness.program_output("import", self.scene.directory / f"{self._testMethodName}-{run.checkpoints()[-1].name}-True", imported)
+        words = ("--data", data, "--sequence-length=16", "--device=cpu")
+        loss, of_export, of_weights = (float(harness.program_output("evaluate", *of).removeprefix("loss "))
+                                       for of in ((run.directory, *words, "--ema"), (imported, *words), (run.directory, *words)))
+        self.assertAlmostEqual(loss, of_export, delta=1e-7)
+        self.assertGreater(abs(loss - of_weights), 1e-3)
+        self.assertNotEqual(*(harness.program_output("sample", run.directory, "--device=cpu", "--prompt=1 2 3", "--tokens=30", "--temperature=1",
+                                                     "--top-k=0", *flags) for flags in ((), ("--ema",))))
 
     def test_a_tied_llama_of_one_slice(self):
         self.check(self.trained(1, "--model.layers=1", "--model.head=tied").checkpoints()[-1])

@@ -329,7 +329,7 @@ def digest_of(tensors, kinds):
 
 
 def read_tensors(checkpoint, kind="weight"):
-    """{name: numpy array} of all tensors of a kind ("weight", "moment1" or "moment2") of a checkpoint of one tensor lane. For
+    """{name: numpy array} of all tensors of a kind ("weight", "moment1", "moment2" or "ema") of a checkpoint of one tensor lane. For
     comparisons of larger models: the checksums of chunks are not verified (`holdfast verify` does that)."""
     import numpy  # the peers' environment has it
 

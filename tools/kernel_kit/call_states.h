@@ -110,18 +110,21 @@ inline std::shared_ptr<const CallLists> make_lists(std::int64_t elements, bool w
     const std::size_t index = lists->tensors.size();
     auto* const place = const_cast<std::byte*>(places + 8 * index);
     const bool is_kept = index != 1;
-    const bool is_frozen = with_frozen && index == 1;
-    lists->tensors.push_back({.weight = nullptr,
-                              .moment1 = is_frozen ? nullptr : place,
-                              .moment2 = is_frozen ? nullptr : place + 1,
-                              .copy = index == 1 ? nullptr : reinterpret_cast<BFloat16*>(place + 2),
-                              .kept_weight = is_kept ? reinterpret_cast<float*>(place + 3) : nullptr,
-                              .kept_moment1 = is_kept ? place + 4 : nullptr,
-                              .kept_moment2 = is_kept ? place + 5 : nullptr,
-                              .count = count,
-                              .first_block = lists->blocks,
-                              .weight_decay = index == 1 ? 0.0F : 0.1F,
-                              .rounding_block = 7 * index});
+    const bool is_frozen = with_frozen && index == 1, has_average = index > 0 && !is_frozen;
+    lists->tensors.push_back(
+        {.weight = nullptr,
+         .moment1 = is_frozen ? nullptr : place,
+         .moment2 = is_frozen ? nullptr : place + 1,
+         .ema = has_average ? reinterpret_cast<float*>(place + 6) : nullptr,
+         .copy = index == 1 ? nullptr : reinterpret_cast<BFloat16*>(place + 2),
+         .kept_weight = is_kept ? reinterpret_cast<float*>(place + 3) : nullptr,
+         .kept_moment1 = is_kept ? place + 4 : nullptr,
+         .kept_moment2 = is_kept ? place + 5 : nullptr,
+         .kept_ema = has_average && is_kept ? reinterpret_cast<float*>(place + 7) : nullptr,
+         .count = count,
+         .first_block = lists->blocks,
+         .weight_decay = index == 1 ? 0.0F : 0.1F,
+         .rounding_block = 7 * index});
     lists->segments.push_back({.first = lists->elements, .count = count, .first_block = lists->blocks});
     lists->blocks += core::blocks_of(count);
     lists->elements += count + gap;

@@ -70,6 +70,7 @@ Lists set_odd(auto& op, std::int64_t rows, std::int64_t columns) {
     op.tensors = lists->tensors.data();
     op.tensor_count = std::ssize(lists->tensors);
     op.block_count = lists->blocks;
+    if constexpr (requires { op.ema_rest; }) op.ema_rest = 0.25F;  // calls of runs have no average, mostly
     return lists;
   } else if constexpr (requires { op.rows; }) {
     op.rows = rows;

@@ -102,6 +102,40 @@ HF_INLINE KeptMoments round_moments(RoundingKey key, std::int64_t element, f32x1
           HF_PARTS(f32x16, rounded(v.part[p], random.part[p] >> 16))};
 }
 
+// What a part of a block adds to its digest by the average of its weights, before an update and after.
+struct AverageDigests {
+  std::uint64_t read = 0, written = 0;
+};
+
+// Moves the average of the weights of elements [first, first + size), a block at most where there are digests, towards
+// what the update has just written. The weights of a block are still in the nearest cache, so a pass of its own costs
+// what the bytes of the average cost, and the update without one has not a register less.
+template <bool with_digests, bool keeps>
+AverageDigests move_average(const AdamW& op, const AdamWTensor& tensor, std::int64_t first,
+                            std::int64_t size) {
+  const float* const weight = tensor.weight + first;
+  float* const ema = tensor.ema + first;
+  float* const kept = keeps ? tensor.kept_ema + first : nullptr;
+  const f32x16 rest = broadcast(op.ema_rest);
+  ArrayDigest read, written;
+  DigestWeights weights;
+  for_lanes(
+      size, [&](std::int64_t i, auto lanes) __attribute__((always_inline)) {
+        prefetch(ema + i + adamw_prefetch_elements);
+        const f32x16 old = load(ema + i, lanes);
+        const f32x16 average = fma(rest, load(weight + i, lanes) - old, old);
+        store(ema + i, average, lanes);
+        if constexpr (keeps) stream(kept + i, average, lanes);
+        if constexpr (with_digests) {
+          read.add(weights, old);
+          written.add(weights, keep(average, lanes, 0.0F));
+          weights.advance();
+        }
+      });
+  if constexpr (!with_digests) return {};
+  return {.read = digest_of_ema * read.value(), .written = digest_of_ema * written.value()};
+}
+
 // Updates elements [first, first + size) of a tensor; `first` begins a block. The divisions by the
 // corrections are products with their inverses: one division and one root an element are left.
 // put_copy(i, updated, lanes) writes the bf16 copy. `keeps`: the kept arrays are there, and may be streamed to.
@@ -171,12 +205,17 @@ HF_INLINE void update_elements(const AdamW& op, const AdamWTensor& tensor, std::
           smaller(block, size - begin), [&](std::int64_t i, auto lanes) __attribute__((always_inline)) {
             update_lanes(begin + i, i, lanes);
           });
+      AverageDigests average;
+      if (tensor.ema != nullptr)
+        average = move_average<with_digests, keeps>(op, tensor, first + begin, smaller(block, size - begin));
       if constexpr (with_digests)
-        carry_digest(op, tensor.first_block + of_tensor, read.value(), written.value(), of_gradient.value());
+        carry_digest(op, tensor.first_block + of_tensor, read.value() + average.read,
+                     written.value() + average.written, of_gradient.value());
     }
   } else {
     for_lanes(
         size, [&](std::int64_t i, auto lanes) __attribute__((always_inline)) { update_lanes(i, i, lanes); });
+    if (tensor.ema != nullptr) move_average<false, keeps>(op, tensor, first, size);
   }
 }
 
@@ -208,9 +247,11 @@ template <bool with_digests, typename Moment>
 void update(const AdamW& op, const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
   auto* const moment1 = static_cast<Moment*>(tensor.kept_moment1);
   auto* const moment2 = static_cast<Moment*>(tensor.kept_moment2);
-  const bool streams = op.keeps_state && tensor.kept_weight != nullptr && moment1 != nullptr &&
-                       moment2 != nullptr && stream_aligned(tensor.kept_weight + first) &&
-                       stream_aligned(moment1 + first) && stream_aligned(moment2 + first);
+  const bool streams =
+      op.keeps_state && tensor.kept_weight != nullptr && moment1 != nullptr && moment2 != nullptr &&
+      stream_aligned(tensor.kept_weight + first) && stream_aligned(moment1 + first) &&
+      stream_aligned(moment2 + first) &&
+      (tensor.ema == nullptr || (tensor.kept_ema != nullptr && stream_aligned(tensor.kept_ema + first)));
   if (streams) {
     update_with_copy<with_digests, true, Moment>(op, tensor, first, size);
     stream_fence();
@@ -226,6 +267,7 @@ void update(const AdamW& op, const AdamWTensor& tensor, std::int64_t first, std:
   copy(tensor.kept_weight, tensor.weight);
   copy(moment1, tensor.moment1);
   copy(moment2, tensor.moment2);
+  if (tensor.ema != nullptr) copy(tensor.kept_ema, tensor.ema);
 }
 
 // Returns the digest of `size` elements of a tensor from the first of a block on.
@@ -252,6 +294,19 @@ std::uint64_t digest_of(const AdamWTensor& tensor, std::int64_t first, std::int6
   return digest.value();
 }
 
+// Returns what the average of the weights adds to that.
+std::uint64_t digest_of_average(const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
+  const float* const ema = tensor.ema + first;
+  ArrayDigest digest;
+  DigestWeights weights;
+  for_lanes(
+      size, [&](std::int64_t i, auto lanes) __attribute__((always_inline)) {
+        digest.add(weights, load(ema + i, lanes));
+        weights.advance();
+      });
+  return digest_of_ema * digest.value();
+}
+
 // Compares or leaves the digests of the blocks in `size` elements of a tensor from the first of a block on.
 template <typename Moment>
 void digest_blocks(const OptimizerDigest& op, const AdamWTensor& tensor, std::int64_t first,
@@ -259,8 +314,9 @@ void digest_blocks(const OptimizerDigest& op, const AdamWTensor& tensor, std::in
   for (std::int64_t begin = first; begin < first + size; begin += block) {
     const std::int64_t of_block = tensor.first_block + begin / block;
     const std::int64_t count = smaller(block, first + size - begin);
-    const std::uint64_t digest = tensor.moment1 != nullptr ? digest_of<true, Moment>(tensor, begin, count)
-                                                           : digest_of<false, Moment>(tensor, begin, count);
+    std::uint64_t digest = tensor.moment1 != nullptr ? digest_of<true, Moment>(tensor, begin, count)
+                                                     : digest_of<false, Moment>(tensor, begin, count);
+    if (tensor.ema != nullptr) digest += digest_of_average(tensor, begin, count);
     if (!op.checks_digests) {
       op.block_digests[of_block] = digest;
     } else if (op.block_digests[of_block] != digest) {
