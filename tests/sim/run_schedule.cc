@@ -131,12 +131,6 @@ std::string RunSchedule::text() const {
   return text;
 }
 
-int RunSchedule::fault_count() const {
-  int count = 0;
-  for (const std::vector<std::string>& happens : starts) count += static_cast<int>(happens.size());
-  return count;
-}
-
 bool RunSchedule::simpler(int way, RunSchedule& result) const {
   result = *this;
   for (std::size_t start = 0; start < starts.size(); ++start) {
@@ -186,15 +180,6 @@ Result<RunSchedule> parse_schedule(const std::string& text) {
     for (std::string part; std::getline(parts, part, ',');) schedule.starts.back().push_back(part);
   }
   return schedule;
-}
-
-const std::vector<std::string>& scheduled_points() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> list;
-    for (const Point& point : points) list.emplace_back(point.name);
-    return list;
-  }();
-  return names;
 }
 
 }  // namespace holdfast::test

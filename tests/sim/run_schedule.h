@@ -41,7 +41,6 @@ struct RunSchedule {
   std::vector<std::vector<std::string>> starts = {};  // what happens in each; one without anything follows
 
   std::string text() const;
-  int fault_count() const;
   // Returns the schedule without one of the things that happen, or with something that is simpler: `way` from 0 on, as
   // long as there is one.
   bool simpler(int way, RunSchedule& result) const;
@@ -49,8 +48,5 @@ struct RunSchedule {
 
 RunSchedule draw_schedule(std::uint64_t seed, const ScheduleOptions& options);
 Result<RunSchedule> parse_schedule(const std::string& text);
-
-// Fault points that schedules draw from.
-const std::vector<std::string>& scheduled_points();
 
 }  // namespace holdfast::test

@@ -70,6 +70,20 @@ struct Played {
   std::map<std::string, int> seen = {};  // what the run's log tells of
 };
 
+struct Seeds {
+  std::uint64_t first = 1, last = 200;
+};
+// Returns those of HOLDFAST_TEST_SCHEDULES, FIRST..LAST or one, or else `usual`.
+Seeds seeds_to_play(Seeds usual) {
+  const char* const wanted = std::getenv("HOLDFAST_TEST_SCHEDULES");
+  if (wanted == nullptr) return usual;
+  char* end = nullptr;
+  Seeds seeds;
+  seeds.first = seeds.last = std::strtoull(wanted, &end, 10);
+  if (std::string(end).starts_with("..")) seeds.last = std::strtoull(end + 2, nullptr, 10);
+  return seeds;
+}
+
 class RunSchedules : public RecoveryTest {
  protected:
   static constexpr int steps = 12;
@@ -106,6 +120,25 @@ class RunSchedules : public RecoveryTest {
       }
     }
     return schedule;
+  }
+
+  void play_seeds(Seeds seeds) {
+    std::map<std::string, int> seen;
+    std::int64_t starts = 0, deaths = 0, virtual_s = 0;
+    const std::int64_t begin_ns = posix_env().monotonic_ns();
+    for (std::uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
+      const RunSchedule schedule = draw_schedule(seed, {});
+      const Played played = play(schedule, seed);
+      starts += played.starts, deaths += played.deaths, virtual_s += played.virtual_s;
+      for (const auto& [what, count] : played.seen) seen[what] += count;
+      if (played.wrong.empty()) continue;
+      ADD_FAILURE() << "seed " << seed << ": " << played.wrong << "\nthe schedule: " << schedule.text()
+                    << "\nas little as that: " << shrink(schedule, seed).text();
+    }
+    const double seconds = static_cast<double>(posix_env().monotonic_ns() - begin_ns) * 1e-9;
+    fmt::print("{} schedules, {} starts, {} deaths, {} s of the simulated clock in {:.1f} s\n",
+               seeds.last - seeds.first + 1, starts, deaths, virtual_s, seconds);
+    for (const auto& [what, count] : seen) fmt::print("  {:6} {}\n", count, what);
   }
 
  private:
@@ -280,19 +313,6 @@ class RunSchedules : public RecoveryTest {
   int played_ = 0;
 };
 
-struct Seeds {
-  std::uint64_t first = 1, last = 60;
-};
-Seeds wanted_seeds() {
-  Seeds seeds;
-  const char* const wanted = std::getenv("HOLDFAST_TEST_SCHEDULES");
-  if (wanted == nullptr) return seeds;
-  char* end = nullptr;
-  seeds.first = seeds.last = std::strtoull(wanted, &end, 10);
-  if (end != nullptr && std::string(end).starts_with("..")) seeds.last = std::strtoull(end + 2, nullptr, 10);
-  return seeds;
-}
-
 // Every schedule that was once wrong.
 TEST_F(RunSchedules, KnownOnesComeToTheirEndWithTheSameBits) {
   std::ifstream known(HF_SOURCE_DIR "/tests/sim/schedules.txt");
@@ -327,23 +347,12 @@ TEST_F(RunSchedules, RandomOnesComeToTheirEndWithTheSameBits) {
                played.virtual_s);
     return;
   }
-  const auto [first, last] = wanted_seeds();
-  std::map<std::string, int> seen;
-  std::int64_t starts = 0, deaths = 0, virtual_s = 0;
-  const std::int64_t begin_ns = posix_env().monotonic_ns();
-  for (std::uint64_t seed = first; seed <= last; ++seed) {
-    const RunSchedule schedule = draw_schedule(seed, {});
-    const Played played = play(schedule, seed);
-    starts += played.starts, deaths += played.deaths, virtual_s += played.virtual_s;
-    for (const auto& [what, count] : played.seen) seen[what] += count;
-    if (played.wrong.empty()) continue;
-    ADD_FAILURE() << "seed " << seed << ": " << played.wrong << "\nthe schedule: " << schedule.text()
-                  << "\nas little as that: " << shrink(schedule, seed).text();
-  }
-  const double seconds = static_cast<double>(posix_env().monotonic_ns() - begin_ns) * 1e-9;
-  fmt::print("{} schedules, {} starts, {} deaths, {} s of the simulated clock in {:.1f} s\n",
-             last - first + 1, starts, deaths, virtual_s, seconds);
-  for (const auto& [what, count] : seen) fmt::print("  {:6} {}\n", count, what);
+  play_seeds(seeds_to_play({}));
+}
+
+TEST_F(RunSchedules, MoreRandomOnes) {
+  if (std::getenv("HOLDFAST_TEST_SCHEDULE") == nullptr)
+    play_seeds(seeds_to_play({.first = 201, .last = 2'000}));
 }
 
 }  // namespace
