@@ -13,6 +13,7 @@
 #include "runtime/inference/inference.h"
 #include "runtime/interop/checkpoint_contents.h"
 #include "runtime/interop/model_import.h"
+#include "runtime/model/adapter_spec.h"
 #include "runtime/os/console.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/save/run_state.h"
@@ -61,9 +62,10 @@ Result<Inspected> read_contents(Env& env, const std::string& path) {
 
 std::string model_text(const Config& config) {
   const ModelConfig& model = config.model;
-  std::string text = fmt::format(
-      "{}: {} parameters, {} layers, width {}, {} heads", model.preset.empty() ? model.style : model.preset,
-      parameter_count(make_model_spec(config)), model.layers, model.width, model.heads);
+  const ModelSpec spec = make_model_spec(config);
+  std::string text = fmt::format("{}: {} parameters, {} layers, width {}, {} heads",
+                                 model.preset.empty() ? model.style : model.preset, parameter_count(spec),
+                                 model.layers, model.width, model.heads);
   if (model.kv_heads != model.heads) text += fmt::format(" ({} of keys and values)", model.kv_heads);
   if (model.head_size != 0) text += fmt::format(" of {} channels", model.head_size);
   text += fmt::format(", feed-forward {}, vocabulary {}, {} head", model.feed_forward, model.vocabulary,
@@ -73,6 +75,7 @@ std::string model_text(const Config& config) {
     text += fmt::format(", rotary frequencies of {} by {}", model.rope_scaling, model.rope_factor);
   if (model.attention_window > 0) text += fmt::format(", a window of {} tokens", model.attention_window);
   if (model.attention_sinks > 0) text += fmt::format(" and {} sinks", model.attention_sinks);
+  if (spec.lora.is_on()) text += ", " + text_of(spec.lora);
   return text;
 }
 

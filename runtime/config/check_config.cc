@@ -6,6 +6,7 @@
 #include "runtime/config/decay_groups.h"
 #include "runtime/config/freeze_list.h"
 #include "runtime/config/loader.h"
+#include "runtime/config/lora_targets.h"
 #include "runtime/config/model_family.h"
 #include "runtime/config/option_value.h"
 #include "runtime/config/presets.h"
@@ -79,6 +80,7 @@ class Checker {
       check_rotary();
       check_window();
       check_freeze();
+      check_lora();
     }
     check_positions();
   }
@@ -88,6 +90,7 @@ class Checker {
   void check_rotary();
   void check_window();
   void check_freeze();
+  void check_lora();
   void check_positions();
   void check_sources(const std::string& key, const SourceList& sources);
   void check_tokenizers(const std::string& key, const SourceList& sources);
@@ -266,6 +269,44 @@ void Checker::check_freeze() {
                         "what is to be trained",
                         shown("model.freeze")));
   }
+}
+
+void Checker::check_lora() {
+  const LoraConfig& lora = config_.lora;
+  if (!lora.is_on()) {
+    for (const char* key : {"lora.alpha", "lora.targets"}) {
+      if (value_text(*find_option(key), config_) == default_text(*find_option(key))) continue;
+      problem(
+          {key},
+          fmt::format("{} needs a lora.rank, which is 0: there are no adapters; give a rank, such as 16, or "
+                      "leave {} out",
+                      shown(key), key));
+    }
+    return;
+  }
+  const Result<std::vector<LoraTarget>> targets =
+      parse_lora_targets(lora.targets, family_of(config_.model.style));
+  if (!targets.ok()) {
+    problem({"lora.targets"}, targets.error().message);
+  } else if (targets->empty()) {
+    problem({"lora.targets", "lora.rank"},
+            fmt::format(
+                "{} is empty, so there is nothing to train: name the layers that get an adapter, or \"all\"",
+                shown("lora.targets")));
+  }
+  if (!config_.model.freeze.empty()) {
+    problem({"model.freeze", "lora.rank"},
+            fmt::format("{} does not go with {}: adapters are all that is trained; leave model.freeze out",
+                        shown("model.freeze"), shown("lora.rank")));
+  }
+  if (config_.training.precision != "bf16") return;
+  const double held = to_float(to_bfloat16(static_cast<float>(lora.scale())));
+  if (!(held < lora.scale()) && !(held > lora.scale())) return;
+  problem({"lora.alpha", "lora.rank"},
+          fmt::format(
+              "{} / {} is {}, which bf16 does not hold exactly: the adapters would count otherwise than in "
+              "other programs; give an alpha that is a simple multiple of the rank, such as {} or {}",
+              shown("lora.alpha"), shown("lora.rank"), lora.scale(), lora.rank, 2 * lora.rank));
 }
 
 void Checker::check_positions() {

@@ -54,6 +54,15 @@ struct ModelConfig {
   std::vector<std::string> freeze = {};  // entries of freeze_list.h; empty = everything is trained
 };
 
+// LoraConfig asks for adapters of linear layers, which are then all that is trained (lora_targets.h).
+struct LoraConfig {
+  std::int64_t rank = 0;                       // 0 = no adapters
+  double alpha = 0.0;                          // an adapter counts alpha / rank times; 0 = as the rank: once
+  std::vector<std::string> targets = {"all"};  // as parse_lora_targets() takes them
+  bool is_on() const { return rank > 0; }
+  double scale() const { return alpha > 0.0 && is_on() ? alpha / static_cast<double>(rank) : 1.0; }
+};
+
 struct DataConfig {
   std::vector<SourceConfig> sources;
   bool document_mask = false;        // attention is limited to one document
@@ -282,6 +291,7 @@ struct Config {
   std::int64_t threads = 0;     // per rank; 0 = processors / ranks on this host
   RunConfig run;
   ModelConfig model;
+  LoraConfig lora;
   DataConfig data;
   TrainingConfig training;
   ParallelConfig parallel;

@@ -121,6 +121,26 @@ std::vector<Option> model_options() {
   };
 }
 
+std::vector<Option> lora_options() {
+  return {
+      integer(
+          "lora.rank", HF_FIELD(lora.rank), "", {0, 4096}, kForbidden,
+          "Rank of the adapters of LoRA: y = x W^T + alpha / rank (x A^T) B^T, where A and B are all that is "
+          "trained and everything else keeps its values; 0 = no adapters. Mostly with run.initialize_from, "
+          "the "
+          "model that they adapt"),
+      real("lora.alpha", HF_FIELD(lora.alpha), "", {0, 1e6}, kForbidden,
+           "What lora.rank divides to give the scale of the adapters (lora_alpha of PEFT); 0 = the rank, so "
+           "that "
+           "they count once"),
+      texts(
+          "lora.targets", HF_FIELD(lora.targets), kForbidden,
+          "Linear layers that get an adapter: a list of \"q\", \"k\", \"v\" (gpt2: \"qkv\"), \"o\", \"gate\" "
+          "(not gpt2), \"up\" and \"down\", or \"all\"; PEFT's names (\"q_proj\", \"c_attn\") are taken as "
+          "well"),
+  };
+}
+
 std::vector<Option> data_options() {
   return {
       required(
@@ -659,10 +679,11 @@ std::vector<Option> trace_options() {
 std::vector<Option> build_registry() {
   std::vector<Option> registry;
   for (auto section :
-       {general_options,  run_options,     model_options,    data_options,    training_options,
-        parallel_options, elastic_options, watchdog_options, network_options, optimizer_options,
-        verdict_options,  health_options,  interval_options, hazard_options,  cost_options,
-        kernel_options,   log_options,     metrics_options,  notify_options,  trace_options}) {
+       {general_options,   run_options,      model_options,   lora_options,     data_options,
+        training_options,  parallel_options, elastic_options, watchdog_options, network_options,
+        optimizer_options, verdict_options,  health_options,  interval_options, hazard_options,
+        cost_options,      kernel_options,   log_options,     metrics_options,  notify_options,
+        trace_options}) {
     std::ranges::move(section(), std::back_inserter(registry));
   }
   return registry;

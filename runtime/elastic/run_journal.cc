@@ -414,15 +414,17 @@ Result<void> RunJournal::begin_log(Worker& worker, const TransportChoice& transp
   const int ranks = group_.active().communicator.size();
   const std::int64_t stages = setup_.config.parallel.pipeline;
   const std::size_t spares = group_.assignment().spares.size();
-  progress_->say(fmt::format(
-      "{} parameters{}, {} lanes on {} ranks x {} threads{}{} ({}), {} tokens per step, {} {}",
-      parameter_count(spec),
-      setup_.config.model.freeze.empty() ? "" : fmt::format(" ({} trained)", trained_parameter_count(spec)),
-      setup_.config.parallel.lanes, ranks, setup_.device->threads(),
-      stages > 1 ? fmt::format(" in {} stages", stages) : "",
-      spares == 0 ? "" : fmt::format(" and {} spare{}", spares, spares == 1 ? "" : "s"),
-      setup_.device->description(), worker.workload().tokens_per_step(), format_bytes(rank_bytes),
-      stages > 1 ? "on rank 0" : "per rank"));
+  progress_->say(
+      fmt::format("{} parameters{}, {} lanes on {} ranks x {} threads{}{} ({}), {} tokens per step, {} {}",
+                  parameter_count(spec),
+                  trained_parameter_count(spec) == parameter_count(spec)
+                      ? ""
+                      : fmt::format(" ({} trained)", trained_parameter_count(spec)),
+                  setup_.config.parallel.lanes, ranks, setup_.device->threads(),
+                  stages > 1 ? fmt::format(" in {} stages", stages) : "",
+                  spares == 0 ? "" : fmt::format(" and {} spare{}", spares, spares == 1 ? "" : "s"),
+                  setup_.device->description(), worker.workload().tokens_per_step(), format_bytes(rank_bytes),
+                  stages > 1 ? "on rank 0" : "per rank"));
   if (!setup_.device->host_sees_memory() && ranks > 1) {
     progress_->say("exchange: " + transport.description);
   }

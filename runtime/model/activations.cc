@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <span>
 
 #include "runtime/device/host_access.h"
+#include "runtime/model/adapter_spec.h"
 
 namespace holdfast::model {
 namespace {
@@ -17,6 +19,11 @@ void* address(const MemoryArena& arena, MemoryPlan::Slot slot) {
 
 float* floats(const MemoryArena& arena, MemoryPlan::Slot slot) {
   return static_cast<float*>(address(arena, slot));
+}
+
+// Returns whether memory of the device has a content: a planner's device has no kernels (runtime/elastic/planned_rank.h).
+bool has_kernels(const Device& device) {
+  return !device.kernels()[static_cast<std::size_t>(OpId::rotary)].order.empty();
 }
 
 }  // namespace
@@ -60,9 +67,11 @@ ActivationMemory::ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, 
   sine_ = reserve(plan, "rotary.sine", rotary_elements, sizeof(float));
   if (stage.part.has_head) reserve_ends(train, plan);
   if (stage.tensor.slices > 1) reserve_slices(train, plan);
-  // Without tensor lanes the only sum is one of a composed op, of one part.
-  if (stage.tensor.slices == 1 && !spec.composed.empty())
+  // Without tensor lanes the only sums are those of composed ops and of layers with adapters (is_summed()), of one part.
+  const bool sums_one_part = !spec.composed.empty() || (spec.lora.is_on() && spec.dtype != DType::fp32);
+  if (stage.tensor.slices == 1 && sums_one_part)
     parts_ = reserve(plan, "parts", rows * spec.width, sizeof(float));
+  if (spec.lora.is_on()) reserve_adapters(train, plan);
   if (train && runs_through_frozen_norms())
     unused_norm_gradients_ = reserve(
         plan, "unused_norm_gradients",
@@ -152,6 +161,29 @@ void ActivationMemory::reserve_slices(bool train, MemoryPlan& plan) {
       reserve(plan, "slices.norms",
               norms * norm_slice_elements(spec_.width) + head_norms * norm_slice_elements(spec_.head_size),
               sizeof(float));
+}
+
+// Reserves what adapters compute in, and with tensor lanes the slices' parts of the gradients that belong to no slice.
+void ActivationMemory::reserve_adapters(bool train, MemoryPlan& plan) {
+  const std::int64_t rows = largest_.rows(), rank = spec_.lora.rank;
+  const std::size_t element = bytes_of(spec_.dtype);
+  adapter_low_ = reserve(plan, "adapters.low", rows * rank, element);
+  // In fp32 an adapter adds to what is there, but where a derivative of GELU comes between.
+  const bool needs_delta = spec_.dtype != DType::fp32 || (train && spec_.activation == ActivationKind::gelu);
+  if (needs_delta)
+    adapter_delta_ =
+        reserve(plan, "adapters.delta", rows * std::max(slice_.up_width(), slice_.qkv_width()), element);
+  if (spec_.lora.is_scaled()) {
+    adapter_scaled_ = reserve(plan, "adapters.scaled", rows * rank, element);
+    adapter_scale_ = reserve(plan, "adapters.scale", rank * rank, element);
+  }
+  if (!train || spec_.tensor_lanes == 1) return;
+  std::uint64_t shared = 0;
+  for (std::int64_t layer = stage_.part.first_layer; layer < stage_.part.end_layer; ++layer) {
+    for (const AdapterSpec& adapter : adapters_of(spec_, layer)) shared += adapter.shared_elements();
+  }
+  adapter_slices_ =
+      reserve(plan, "slices.adapters", spec_.tensor_lanes * static_cast<std::int64_t>(shared), sizeof(float));
 }
 
 std::int64_t ActivationMemory::norm_vectors() const {
@@ -299,6 +331,12 @@ Activations ActivationMemory::bind(Device& device, const MemoryArena& arena) con
   result.head = bind_head(arena);
   result.norm_slices = floats(arena, norm_slices_);
   result.unused_norm_gradients = floats(arena, unused_norm_gradients_);
+  result.adapters = {.low = address(arena, adapter_low_),
+                     .scaled = address(arena, adapter_scaled_),
+                     .delta = address(arena, adapter_delta_),
+                     .scale = address(arena, adapter_scale_)};
+  result.adapter_slices = floats(arena, adapter_slices_);
+  fill_scale(device, arena);
   fill_rotary_tables(device, arena);
   return result;
 }
@@ -329,10 +367,25 @@ HeadMemory ActivationMemory::bind_head(const MemoryArena& arena) const {
           .of_rows = static_cast<SoftmaxStatistics*>(address(arena, softmax_rows_))};
 }
 
+// Writes the matrix with the adapters' scale on its diagonal.
+void ActivationMemory::fill_scale(Device& device, const MemoryArena& arena) const {
+  if (adapter_scale_.bytes == 0 || !has_kernels(device)) return;
+  const auto rank = static_cast<std::size_t>(spec_.lora.rank), element = bytes_of(spec_.dtype);
+  std::vector<std::byte> matrix(rank * rank * element);
+  const BFloat16 narrow = to_bfloat16(spec_.lora.scale);
+  for (std::size_t i = 0; i < rank; ++i) {
+    std::byte* const place = matrix.data() + i * (rank + 1) * element;
+    if (spec_.dtype == DType::bf16) {
+      std::memcpy(place, &narrow, sizeof(narrow));
+    } else {
+      std::memcpy(place, &spec_.lora.scale, sizeof(float));
+    }
+  }
+  write_memory(device, arena.at<std::byte>(adapter_scale_), matrix);
+}
+
 void ActivationMemory::fill_rotary_tables(Device& device, const MemoryArena& arena) const {
-  // A planner's device has no kernels, and its memory no content (runtime/elastic/planned_rank.h).
-  const bool runs = !device.kernels()[static_cast<std::size_t>(OpId::rotary)].order.empty();
-  if (cosine_.bytes == 0 || !runs) return;
+  if (cosine_.bytes == 0 || !has_kernels(device)) return;
   std::vector<float> cosine(cosine_.bytes / sizeof(float)), sine(cosine.size());
   const std::int64_t half = spec_.head_size / 2;
   std::vector<double> frequencies(static_cast<std::size_t>(half));

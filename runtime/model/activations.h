@@ -63,6 +63,9 @@ struct Activations {
   Norm::Statistics final_statistics;
   HeadMemory head;
   float* norm_slices = nullptr;  // Norm::slice_gradients of the part's norms, in forward order; or null
+  AdapterMemory adapters;
+  float* adapter_slices =
+      nullptr;  // SlicedGradient::of_slices of the part's adapters, in forward order; or null
   float* unused_norm_gradients = nullptr;  // Norm::unused_gradients of all frozen norms; null without any
 };
 
@@ -133,11 +136,13 @@ class ActivationMemory {
   GradientSlots reserve_whole_backward(bool train, MemoryPlan& plan) const;
   GradientSlots reserve_split_backward(int pending, MemoryPlan& plan) const;
   void reserve_slices(bool train, MemoryPlan& plan);
+  void reserve_adapters(bool train, MemoryPlan& plan);
   std::int64_t own_rows() const { return largest_.rows() / stage_.tensor.ranks(); }
   BlockSlots reserve_block(int microbatch, std::int64_t layer, MemoryPlan& plan) const;
   MemoryPlan::Slot reserve(MemoryPlan& plan, const std::string& name, std::int64_t count,
                            std::size_t element_bytes) const;
   void fill_rotary_tables(Device& device, const MemoryArena& arena) const;
+  void fill_scale(Device& device, const MemoryArena& arena) const;
 
   static MicrobatchGradients bind_gradients(const GradientSlots& slots, const MemoryArena& arena);
   HeadMemory bind_head(const MemoryArena& arena) const;
@@ -156,7 +161,7 @@ class ActivationMemory {
   std::vector<MemoryPlan::Slot> input_, doutput_, dinput_;  // rings
   MemoryPlan::Slot dnormed_, dinner_, dheads_, delta_, cosine_, sine_, final_mean_, final_rstd_, losses_,
       dfinal_, softmax_slices_, softmax_rows_, dgathered_, parts_, arrivals_, norm_slices_,
-      unused_norm_gradients_;
+      unused_norm_gradients_, adapter_low_, adapter_scaled_, adapter_delta_, adapter_scale_, adapter_slices_;
 };
 
 }  // namespace holdfast::model

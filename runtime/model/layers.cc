@@ -15,18 +15,31 @@ std::byte* part_of(void* whole, std::size_t index, std::int64_t elements, DType 
   return static_cast<std::byte*>(whole) + index * static_cast<std::size_t>(elements) * bytes_of(dtype);
 }
 
+Result<void> sum_shared(Device& device, TensorGroup& group, const std::vector<SlicedGradient>& shared) {
+  for (const SlicedGradient& each : shared)
+    HF_TRY_VOID(
+        sum_of_slices(device, group, each.of_slices, std::span(&each.gradient, 1), each.rows, each.columns));
+  return {};
+}
+
 }  // namespace
 
 void Linear::forward(Device& device, const void* x_NI, void* y_NO, std::int64_t rows) const {
-  forward(device, x_NI, y_NO, rows, dtype);
+  forward(device, x_NI, y_NO, rows, dtype, {.bias = bias});
 }
 
 void Linear::forward(Device& device, const void* x_NI, void* y_NO, std::int64_t rows, DType dtype_y,
-                     const void* residual_NO) const {
+                     const Added& added) const {
+  const bool in_place = dtype_y == DType::fp32;
+  const void* residual_NO = added.residual_NO;
+  if (!adapters.empty() && !in_place) {
+    HF_CHECK(residual_NO == nullptr);
+    residual_NO = adapters_forward(device, x_NI, rows, dtype_y);
+  }
   device.launch(Matmul{.a = x_NI,
                        .b = weight,
                        .c = y_NO,
-                       .bias = bias,
+                       .bias = added.bias,
                        .residual = residual_NO,
                        .m = rows,
                        .n = outputs,
@@ -37,13 +50,39 @@ void Linear::forward(Device& device, const void* x_NI, void* y_NO, std::int64_t 
                        .transpose_b = true,
                        .dtype = dtype,
                        .dtype_c = dtype_y});
+  if (!in_place) return;
+  for (const Adapter& adapter : adapters)
+    adapter.forward(device, x_NI, rows, {.values = y_NO, .dtype = dtype_y, .accumulate = true});
+}
+
+// Returns what the adapters add to y; zeros are of the outputs without one.
+const void* Linear::adapters_forward(Device& device, const void* x_NI, std::int64_t rows,
+                                     DType dtype_y) const {
+  void* const delta_NO = adapters.front().memory.delta;
+  std::int64_t adapted = 0;
+  for (const Adapter& adapter : adapters) adapted += adapter.outputs;
+  if (adapted < outputs) {
+    device.launch(
+        FillZero{.target = delta_NO, .bytes = rows * outputs * static_cast<std::int64_t>(bytes_of(dtype_y))});
+  }
+  for (const Adapter& adapter : adapters)
+    adapter.forward(device, x_NI, rows, {.values = delta_NO, .dtype = dtype_y});
+  return delta_NO;
 }
 
 void Linear::input_gradient(Device& device, const void* dy_NO, void* dx_NI, std::int64_t rows, DType dtype_dx,
                             const void* gelu_of_NI) const {
+  const bool in_place = dtype_dx == DType::fp32 && gelu_of_NI == nullptr;
+  void* delta_NI = nullptr;
+  if (!adapters.empty() && !in_place) {
+    HF_CHECK(adapters.size() == 1);  // of a layer that is split by its inputs
+    delta_NI = adapters.front().memory.delta;
+    adapters.front().input_gradient(device, dy_NO, rows, {.values = delta_NI, .dtype = dtype_dx}, gelu_of_NI);
+  }
   device.launch(Matmul{.a = dy_NO,
                        .b = weight,
                        .c = dx_NI,
+                       .residual = gelu_of_NI == nullptr ? delta_NI : nullptr,
                        .gelu_of = gelu_of_NI,
                        .m = rows,
                        .n = inputs,
@@ -53,10 +92,17 @@ void Linear::input_gradient(Device& device, const void* dy_NO, void* dx_NI, std:
                        .ldc = inputs,
                        .dtype = dtype,
                        .dtype_c = dtype_dx});
+  if (in_place) {
+    for (const Adapter& adapter : adapters)
+      adapter.input_gradient(device, dy_NO, rows, {.values = dx_NI, .dtype = dtype_dx, .accumulate = true});
+  } else if (delta_NI != nullptr && gelu_of_NI != nullptr) {
+    device.launch(Add{.a = dx_NI, .b = delta_NI, .y = dx_NI, .count = rows * inputs, .dtype = dtype_dx});
+  }
 }
 
 void Linear::weight_gradient_of(Device& device, const void* x_NI, const void* dy_NO, std::int64_t rows,
                                 bool accumulate) const {
+  for (const Adapter& adapter : adapters) adapter.weight_gradients(device, x_NI, dy_NO, rows, accumulate);
   if (weight_gradient != nullptr) {
     device.launch(Matmul{.a = dy_NO,
                          .b = x_NI,
@@ -92,7 +138,7 @@ Result<TensorGroup::Scatter> ColumnLinear::begin_input_gradient(Device& device, 
                                                                 const SliceSums& sums, const void* dy,
                                                                 void* dx_NI) const {
   const Linear& first = slices.front();
-  if (group.share().slices == 1) {
+  if (group.share().slices == 1 && !first.is_summed()) {
     first.input_gradient(device, dy, dx_NI, sums.rows, first.dtype);
     return TensorGroup::Scatter{};
   }
@@ -108,7 +154,7 @@ Result<TensorGroup::Scatter> ColumnLinear::begin_input_gradient(Device& device, 
 Result<void> ColumnLinear::finish_input_gradient(Device& device, TensorGroup& group,
                                                  const TensorGroup::Scatter& begun, const SliceSums& sums,
                                                  void* dx_NI) const {
-  if (group.share().slices == 1) return {};
+  if (group.share().slices == 1 && !slices.front().is_summed()) return {};
   return group.finish_sum(device, begun, sums, {.y = dx_NI, .dtype = slices.front().dtype});
 }
 
@@ -126,22 +172,21 @@ Result<TensorGroup::Scatter> RowLinear::begin_forward(Device& device, TensorGrou
   for (std::size_t i = 0; i < slices.size(); ++i) {
     const Linear& slice = slices[i];
     slice.forward(device, part_of(x, i, sums.rows * slice.inputs, slice.dtype),
-                  part_of(sums.parts, i, sums.rows * slice.outputs, DType::fp32), sums.rows, DType::fp32);
+                  part_of(sums.parts, i, sums.rows * slice.outputs, DType::fp32), sums.rows, DType::fp32, {});
   }
   return group.begin_sum(device, sums);
 }
 
 Result<void> RowLinear::forward(Device& device, TensorGroup& group, const SliceSums& sums, const void* x,
                                 const void* residual_NO, void* y_NO) const {
-  if (group.share().slices == 1) {
-    Linear whole = slices.front();
-    whole.bias = bias;
-    whole.forward(device, x, y_NO, sums.rows, whole.dtype, residual_NO);
+  const Linear& first = slices.front();
+  if (group.share().slices == 1 && !first.is_summed()) {
+    first.forward(device, x, y_NO, sums.rows, first.dtype, {.bias = bias, .residual_NO = residual_NO});
     return {};
   }
   HF_TRY(const TensorGroup::Scatter own_sum, begin_forward(device, group, sums, x));
   return group.finish_sum(device, own_sum, sums,
-                          {.y = y_NO, .bias = bias, .residual = residual_NO, .dtype = slices.front().dtype});
+                          {.y = y_NO, .bias = bias, .residual = residual_NO, .dtype = first.dtype});
 }
 
 void RowLinear::input_gradient(Device& device, const void* dy_NO, void* dx, std::int64_t rows,
@@ -161,6 +206,30 @@ void RowLinear::weight_gradients(Device& device, const void* x, const void* dy_N
     slice.weight_gradient_of(device, part_of(x, i, rows * slice.inputs, slice.dtype), dy_NO, rows,
                              accumulate);
   }
+}
+
+Result<void> sum_of_slices(Device& device, TensorGroup& group, float* of_slices,
+                           std::span<float* const> gradients, std::int64_t rows, std::int64_t columns) {
+  const int slices = group.share().slices;
+  const std::int64_t elements = rows * columns, of_slice = elements * std::ssize(gradients);
+  HF_TRY_VOID(group.all_gather(
+      device, std::as_writable_bytes(std::span(of_slices, static_cast<std::size_t>(slices * of_slice)))));
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    TreeSum sum{.part_count = slices, .y = gradients[i], .rows = rows, .columns = columns};
+    for (int slice = 0; slice < slices; ++slice)
+      sum.parts[static_cast<std::size_t>(slice)] =
+          of_slices + slice * of_slice + static_cast<std::int64_t>(i) * elements;
+    device.launch(sum);
+  }
+  return {};
+}
+
+Result<void> ColumnLinear::sum_slices(Device& device, TensorGroup& group) const {
+  return sum_shared(device, group, shared);
+}
+
+Result<void> RowLinear::sum_slices(Device& device, TensorGroup& group) const {
+  return sum_shared(device, group, shared);
 }
 
 void Norm::forward(Device& device, const void* x_NC, void* y_NC, Statistics statistics,
@@ -251,17 +320,9 @@ void Norm::backward(Device& device, const TensorShare& share, const void* x_NC, 
 
 Result<void> Norm::sum_slices(Device& device, TensorGroup& group) const {
   if (slice_gradients == nullptr || !is_trained()) return {};
-  const int slices = group.share().slices;
-  const std::int64_t elements = gradient_vectors() * width;
-  HF_TRY_VOID(group.all_gather(device, std::as_writable_bytes(std::span(
-                                           slice_gradients, static_cast<std::size_t>(slices * elements)))));
-  for (std::size_t vector = 0; vector < static_cast<std::size_t>(gradient_vectors()); ++vector) {
-    TreeSum sum{.part_count = slices, .y = own_gradients()[vector], .rows = 1, .columns = width};
-    for (int slice = 0; slice < slices; ++slice)
-      sum.parts[static_cast<std::size_t>(slice)] = sums_of(slice_gradients, slice)[vector];
-    device.launch(sum);
-  }
-  return {};
+  const WeightGradients own = own_gradients();
+  return sum_of_slices(device, group, slice_gradients,
+                       std::span(own).first(static_cast<std::size_t>(gradient_vectors())), /*rows=*/1, width);
 }
 
 void Norm::backward_rows(Device& device, const void* x_NC, Statistics statistics, const Gradients& gradients,

@@ -8,12 +8,14 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/residual_norm.h"
 #include "parallel/tensor/tensor_group.h"
 #include "runtime/core/tensor.h"
 #include "runtime/device/device.h"
+#include "runtime/model/adapter.h"
 #include "runtime/model/spec.h"
 
 namespace holdfast::model {
@@ -36,12 +38,19 @@ struct Linear {
   float* bias_gradient = nullptr;    // likewise
   std::int64_t outputs = 0, inputs = 0;
   DType dtype = DType::fp32;
+  std::vector<Adapter> adapters = {};  // of some or all outputs, which they do not share
 
   void forward(Device& device, const void* x_NI, void* y_NO, std::int64_t rows) const;
-  // Computes y in `dtype_y`: the model's, or fp32 where y is a partial result of a sum over slices. The
-  // residual, if there is one, is added before y is rounded; it has y's shape and is apart from it.
+  // Vectors and matrices that are added to y before it is rounded; null: none. The residual has y's shape and is apart
+  // from it.
+  struct Added {
+    const void* bias = nullptr;
+    const void* residual_NO = nullptr;
+  };
+  // Computes y in `dtype_y`: the model's, or fp32 where y is a partial result of a sum over slices. With adapters there is
+  // a residual only where y is fp32.
   void forward(Device& device, const void* x_NI, void* y_NO, std::int64_t rows, DType dtype_y,
-               const void* residual_NO = nullptr) const;
+               const Added& added) const;
   // `gelu_of_NI`, if given, is what the layer's input is the GELU of: computes its gradient instead.
   void input_gradient(Device& device, const void* dy_NO, void* dx_NI, std::int64_t rows, DType dtype_dx,
                       const void* gelu_of_NI = nullptr) const;
@@ -49,12 +58,30 @@ struct Linear {
   // gradients instead of setting them.
   void weight_gradient_of(Device& device, const void* x_NI, const void* dy_NO, std::int64_t rows,
                           bool accumulate) const;
+  // Returns whether a result of all slices in the model's dtype has to be made as a sum over slices even where there is
+  // one slice: so that it is rounded once, together with what adapters add to it.
+  bool is_summed() const { return !adapters.empty() && dtype != DType::fp32; }
+
+ private:
+  const void* adapters_forward(Device& device, const void* x_NI, std::int64_t rows, DType dtype_y) const;
 };
+
+// Gradient of a tensor that belongs to no slice, of which each slice computes a part: (slices, rows, columns), kept until
+// the lane is complete.
+struct SlicedGradient {
+  float* of_slices = nullptr;
+  float* gradient = nullptr;
+  std::int64_t rows = 0, columns = 0;
+};
+// Gathers the slices' parts of gradients, (slices, gradients, rows, columns), and sums them as the tree of the slices.
+Result<void> sum_of_slices(Device& device, TensorGroup& group, float* of_slices,
+                           std::span<float* const> gradients, std::int64_t rows, std::int64_t columns);
 
 // A linear layer split by its outputs: every slice reads all of x and makes its own columns of y. The
 // gradient of x is a sum over slices.
 struct ColumnLinear {
-  std::vector<Linear> slices;  // those of this rank
+  std::vector<Linear> slices;               // those of this rank
+  std::vector<SlicedGradient> shared = {};  // of the adapters' A; none without tensor lanes
 
   void forward(Device& device, const void* x_NI, void* y, std::int64_t rows) const;
   // Computes the gradient of x in two calls, so that what is launched between them runs while rows are in
@@ -65,6 +92,8 @@ struct ColumnLinear {
                                      const SliceSums& sums, void* dx_NI) const;
   void weight_gradients(Device& device, const void* x_NI, const void* dy, std::int64_t rows,
                         bool accumulate) const;
+  // Sums the slices' parts of gradients; called after the last microbatch of a lane.
+  Result<void> sum_slices(Device& device, TensorGroup& group) const;
 };
 
 // A linear layer split by its inputs: y is a sum over slices. Its bias is added once. The bias' gradient is
@@ -72,6 +101,7 @@ struct ColumnLinear {
 struct RowLinear {
   std::vector<Linear> slices;  // without the bias
   const void* bias = nullptr;
+  std::vector<SlicedGradient> shared = {};  // of the adapters' B; none without tensor lanes
 
   // Computes the partial results of the slices, and begins to exchange them: the first half of forward() with
   // more than one slice, and of a forward whose sum is part of another op with any number.
@@ -85,6 +115,7 @@ struct RowLinear {
                       const void* gelu_of = nullptr) const;
   void weight_gradients(Device& device, const void* x, const void* dy_NO, std::int64_t rows,
                         bool accumulate) const;
+  Result<void> sum_slices(Device& device, TensorGroup& group) const;  // as ColumnLinear does
 };
 
 struct Norm {

@@ -76,6 +76,7 @@ void Model::bind(Device& device, const MemoryArena& arena, const BucketPlan& buc
   activations_ = memory_.bind(device, arena);
   const ParameterTable table(spec_, buckets, parameters, gradients);
   float* norm_slices = activations_.norm_slices;
+  AdapterBinding adapters{.memory = activations_.adapters, .slice_gradients = activations_.adapter_slices};
   const auto norm_of = [&](const std::string& name, const std::string& branch_end = "") {
     Norm norm = table.norm(name, branch_end);
     norm.unused_gradients = activations_.unused_norm_gradients;
@@ -96,11 +97,25 @@ void Model::bind(Device& device, const MemoryArena& arena, const BucketPlan& buc
     block.output = table.row_linear(name + "attention.output");
     block.up = table.column_linear(name + "feed_forward.up");
     block.down = table.row_linear(name + "feed_forward.down");
+    bind_adapters(table, layer, adapters, block);
     blocks_.push_back(std::move(block));
   }
   if (has_head()) final_norm_ = norm_of("final_norm");
   bind_ends(table);
   bind_buckets(buckets);
+}
+
+void Model::bind_adapters(const ParameterTable& table, std::int64_t layer, AdapterBinding& binding,
+                          Block& block) const {
+  for (const AdapterSpec& adapter : adapters_of(spec_, layer)) {
+    const auto add_to = [&](auto& linear) {
+      table.add_adapter(adapter, binding, linear.slices, linear.shared);
+    };
+    if (adapter.layer.ends_with(".qkv")) add_to(block.qkv);
+    if (adapter.layer.ends_with(".output")) add_to(block.output);
+    if (adapter.layer.ends_with(".up")) add_to(block.up);
+    if (adapter.layer.ends_with(".down")) add_to(block.down);
+  }
 }
 
 void Model::bind_ends(const ParameterTable& table) {
@@ -113,24 +128,26 @@ void Model::bind_ends(const ParameterTable& table) {
 }
 
 void Model::bind_buckets(const BucketPlan& buckets) {
-  const auto bucket_of = [&buckets](const std::string& name) {
-    const auto holds = [&name](const Bucket& bucket) {
-      return bucket.tied_to < 0 &&
-             std::ranges::find(bucket.tensors, name, &BucketTensor::name) != bucket.tensors.end();
+  // Each half of a layer, and each table, has at most one bucket that is trained.
+  const auto trained_bucket_of = [&buckets](const std::string& names_begin) {
+    const auto holds = [&names_begin](const Bucket& bucket) {
+      return bucket.tied_to < 0 && !bucket.is_frozen() &&
+             std::ranges::any_of(bucket.tensors, [&names_begin](const BucketTensor& tensor) {
+               return tensor.name.starts_with(names_begin);
+             });
     };
     const auto found = std::ranges::find_if(buckets.buckets(), holds);
-    HF_CHECK(found != buckets.buckets().end(), "no bucket has {}", name);
-    return found->is_frozen() ? -1 : static_cast<int>(found - buckets.buckets().begin());
+    return found == buckets.buckets().end() ? -1 : static_cast<int>(found - buckets.buckets().begin());
   };
   for (std::int64_t layer = stage_.part.first_layer; layer < stage_.part.end_layer; ++layer) {
     const std::string name = fmt::format("layers.{}.", layer);
-    block_buckets_.push_back({.attention = bucket_of(name + "attention_norm.weight"),
-                              .feed_forward = bucket_of(name + "feed_forward_norm.weight")});
+    block_buckets_.push_back({.attention = trained_bucket_of(name + "attention"),
+                              .feed_forward = trained_bucket_of(name + "feed_forward")});
   }
   if (!stage_.part.has_embedding) return;
-  embedding_bucket_ = bucket_of("embedding.token.weight");
+  embedding_bucket_ = trained_bucket_of("embedding.token.");
   if (spec_.positions == 0) return;
-  embedding_bucket_ = std::min(embedding_bucket_, bucket_of("embedding.position.weight"));
+  embedding_bucket_ = std::min(embedding_bucket_, trained_bucket_of("embedding.position."));
 }
 
 Result<void> Model::wait_for_parameters(int bucket) const {
@@ -416,9 +433,10 @@ std::span<const BackwardPart> Model::backward_parts() const {
   return whole;
 }
 
-Result<void> Model::complete(Device& device, const Norm& norm, const BackwardOptions& options) const {
+template <typename Layer>
+Result<void> Model::complete(Device& device, const Layer& layer, const BackwardOptions& options) const {
   if (!options.completes_lane || !options.pass().of_weights()) return {};
-  return norm.sum_slices(device, group());
+  return layer.sum_slices(device, group());
 }
 
 Result<void> Model::backward(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum,
@@ -463,23 +481,28 @@ Result<void> Model::block_backward(Device& device, const TokenBatch& batch, int 
   const BlockActivations activations = block_activations(microbatch, index);
   const BlockGradients of_block = block_gradients(microbatch, index);
   const Recompute recompute = recompute_before(index, options);
-  const bool is_trained = block.attention_norm.is_trained();  // or no tensor of the block is
+  const HalfBuckets trained = block_buckets_[index];
+  const bool trains_feed_forward = trained.feed_forward >= 0, trains_attention = trained.attention >= 0;
   enter(device, OpScope::Part::feed_forward, layer_of(index));
   HF_TRY_VOID(recompute_for_feed_forward(run, block, activations, recompute));
-  if (is_trained) HF_TRY_VOID(bucket.wait_for_slots(1));
+  if (trains_feed_forward) HF_TRY_VOID(bucket.wait_for_slots(1));
   HF_TRY_VOID(feed_forward_backward(run, block, activations, of_block, options.pass()));
+  HF_TRY_VOID(complete(device, block.down, options));
+  HF_TRY_VOID(complete(device, block.up, options));
   HF_TRY_VOID(complete(device, block.feed_forward_norm, options));
-  if (is_trained) bucket.next();
+  if (trains_feed_forward) bucket.next();
   enter(device, OpScope::Part::attention, layer_of(index));
   HF_TRY_VOID(recompute_for_attention(run, block, activations, recompute));
-  if (is_trained) HF_TRY_VOID(bucket.wait_for_slots(1));
+  if (trains_attention) HF_TRY_VOID(bucket.wait_for_slots(1));
   HF_TRY_VOID(attention_backward(run, block, activations, of_block, options.pass()));
+  HF_TRY_VOID(complete(device, block.output, options));
+  HF_TRY_VOID(complete(device, block.qkv, options));
   HF_TRY_VOID(complete(device, block.attention_norm, options));
   if (spec_.has_head_norms) {
     HF_TRY_VOID(complete(device, block.query_norm, options));
     HF_TRY_VOID(complete(device, block.key_norm, options));
   }
-  if (is_trained) bucket.next();
+  if (trains_attention) bucket.next();
   return {};
 }
 

@@ -139,6 +139,8 @@ class Model {
  private:
   class BucketCounter;
 
+  void bind_adapters(const ParameterTable& table, std::int64_t layer, AdapterBinding& binding,
+                     Block& block) const;
   void bind_ends(const ParameterTable& table);
   void bind_buckets(const BucketPlan& buckets);
   bool trains_head() const { return head_.slices.front().weight_gradient != nullptr; }
@@ -182,8 +184,9 @@ class Model {
   Recompute recompute_before(std::size_t index, const BackwardOptions& options) const;
   Result<void> embedding_backward(Device& device, const TokenBatch& batch, int microbatch,
                                   bool accumulate) const;
-  // Completes the gradients of the norms of one bucket, once its lane is complete.
-  Result<void> complete(Device& device, const Norm& norm, const BackwardOptions& options) const;
+  // Completes the gradients of a norm or of the adapters of a linear layer, once the lane is complete.
+  template <typename Layer>
+  Result<void> complete(Device& device, const Layer& layer, const BackwardOptions& options) const;
   // Range of the real tokens in a slice of the vocabulary.
   struct TokenRange {
     std::int64_t first = 0, count = 0;
@@ -205,7 +208,7 @@ class Model {
   std::unique_ptr<TensorGroup> alone_;
   TensorGroup* joined_ = nullptr;
   // Indices of the trained buckets of parameters that a forward reads: the last of the embedding's, and those
-  // of each block; -1 where all is frozen.
+  // of each block, which a backward writes; -1 where all is frozen.
   struct HalfBuckets {
     int attention = -1, feed_forward = -1;
   };

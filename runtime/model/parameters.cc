@@ -70,6 +70,42 @@ RowLinear ParameterTable::row_linear(const std::string& name) const {
   return layer;
 }
 
+// Each slice has a part of the gradient of the matrix that belongs to none; without tensor lanes it is the gradient.
+void ParameterTable::add_adapter(const AdapterSpec& adapter, AdapterBinding& binding,
+                                 std::vector<Linear>& slices, std::vector<SlicedGradient>& shared) const {
+  const bool by_outputs = adapter.is_split_by_outputs();
+  const std::string name_of_shared = by_outputs ? adapter.a() : adapter.b();
+  float* const whole = gradient(name_of_shared);
+  const auto lanes = static_cast<std::uint64_t>(spec_->tensor_lanes);
+  const bool is_sliced = lanes > 1 && whole != nullptr;
+  const std::uint64_t elements = adapter.shared_elements();
+  for (int i = 0; i < static_cast<int>(slices.size()); ++i) {
+    const BucketTensor& own = tensor(by_outputs ? adapter.b() : adapter.a(), i);
+    float* const part =
+        is_sliced ? binding.slice_gradients + static_cast<std::uint64_t>(own.slice) * elements : whole;
+    Linear& slice = slices[static_cast<std::size_t>(i)];
+    const std::uint64_t cut_outputs = by_outputs ? lanes : 1, cut_inputs = by_outputs ? 1 : lanes;
+    slice.adapters.push_back({.a = parameter(adapter.a(), by_outputs ? 0 : i),
+                              .b = parameter(adapter.b(), by_outputs ? i : 0),
+                              .a_gradient = by_outputs ? part : gradient_of(own),
+                              .b_gradient = by_outputs ? gradient_of(own) : part,
+                              .first_output = static_cast<std::int64_t>(adapter.first_output / cut_outputs),
+                              .outputs = static_cast<std::int64_t>(adapter.outputs / cut_outputs),
+                              .layer_outputs = slice.outputs,
+                              .inputs = static_cast<std::int64_t>(adapter.inputs / cut_inputs),
+                              .rank = static_cast<std::int64_t>(adapter.rank),
+                              .dtype = spec_->dtype,
+                              .memory = binding.memory});
+  }
+  if (!is_sliced) return;
+  const BucketTensor& tensor_of_none = tensor(name_of_shared);
+  shared.push_back({.of_slices = binding.slice_gradients,
+                    .gradient = whole,
+                    .rows = static_cast<std::int64_t>(tensor_of_none.shape[0]),
+                    .columns = static_cast<std::int64_t>(tensor_of_none.shape[1])});
+  binding.slice_gradients += lanes * elements;
+}
+
 Norm ParameterTable::norm(const std::string& name, const std::string& branch_end) const {
   Norm norm{.kind = spec_->norm,
             .weight = parameter(name + ".weight"),
@@ -100,11 +136,18 @@ ColumnLinear ParameterTable::head() const {
 
 void initial_values(const ParameterSpec& parameter, std::uint64_t seed, std::uint64_t first_element,
                     std::span<float> values) {
+  const RandomStream stream(seed, digest_of("init " + parameter.name).low);
+  if (parameter.bound > 0.0F) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<float>(static_cast<double>(parameter.bound) *
+                                     (2.0 * stream.uniform(first_element + i) - 1.0));
+    }
+    return;
+  }
   if (parameter.deviation <= 0.0F) {
     std::fill(values.begin(), values.end(), parameter.constant);
     return;
   }
-  const RandomStream stream(seed, digest_of("init " + parameter.name).low);
   const std::uint64_t real_elements = parameter.elements() - parameter.padding_elements;
   const std::uint64_t real_left = real_elements - std::min(first_element, real_elements);
   const std::span<float> real = values.first(std::min<std::size_t>(values.size(), real_left));

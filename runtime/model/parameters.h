@@ -9,18 +9,28 @@
 #include <vector>
 
 #include "parallel/data/buckets.h"
+#include "runtime/model/adapter_spec.h"
 #include "runtime/model/layers.h"
 #include "runtime/model/spec.h"
 
 namespace holdfast::model {
 
+// AdapterBinding is the memory that the adapters of a model are bound to, one linear layer after the other.
+struct AdapterBinding {
+  AdapterMemory memory;
+  float* slice_gradients = nullptr;  // free from here on (SlicedGradient); not used without tensor lanes
+};
+
 // Resolves names to pointers. `gradients` may be null (forward only).
 class ParameterTable {
  public:
   ParameterTable(const ModelSpec& spec, const BucketPlan& buckets, std::byte* parameters, float* gradients);
-  // Returns the slices here of "<name>.weight" and, if it exists, "<name>.bias".
+  // Returns the slices here of "<name>.weight" and, if it exists, "<name>.bias", without adapters.
   ColumnLinear column_linear(const std::string& name) const;
   RowLinear row_linear(const std::string& name) const;
+  // Adds an adapter to the slices of its layer.
+  void add_adapter(const AdapterSpec& adapter, AdapterBinding& binding, std::vector<Linear>& slices,
+                   std::vector<SlicedGradient>& shared) const;
   // Returns a norm, as wide as its weight; `branch_end` names the layer that ends the branch which starts with it, if one does.
   Norm norm(const std::string& name, const std::string& branch_end = "") const;
   // Returns the head: its own weight, or the embedding's with the gradient of the tied bucket.

@@ -37,6 +37,7 @@ std::int64_t layer_of(const std::string& name) {
 }
 
 bool is_frozen(const FreezeList& freeze, const ParameterSpec& parameter) {
+  if (is_adapter(parameter.name)) return false;
   if (freeze.matrices && parameter.shape.size() > 1) return true;
   if (const std::int64_t layer = layer_of(parameter.name); layer >= 0) return freeze.has_layer(layer);
   return parameter.name.starts_with("embedding.") ? freeze.embedding : freeze.head;
@@ -74,6 +75,22 @@ class ParameterList {
   void row_linear(const std::string& name, std::int64_t columns, float deviation) {
     linear(name, spec_.width, columns, deviation, spec_.biases == Biases::all);
     specs_[specs_.size() - (spec_.biases == Biases::all ? 2 : 1)].cut = Cut::columns;
+  }
+  // Adds the adapters of a layer's linear layer, which begin as those of PEFT do: A as Kaiming uniform with a = sqrt(5),
+  // which is uniform in +-1 / sqrt(inputs), and B with zeros.
+  void adapters(std::int64_t layer, const char* linear) {
+    for (const AdapterSpec& adapter : adapters_of(spec_, layer)) {
+      if (adapter.layer != layer_name(layer, linear)) continue;
+      const bool by_outputs = adapter.is_split_by_outputs();
+      specs_.push_back({.name = adapter.a(),
+                        .shape = {adapter.rank, adapter.inputs},
+                        .bound = 1.0F / std::sqrt(static_cast<float>(adapter.inputs)),
+                        .cut = by_outputs ? Cut::none : Cut::columns});
+      specs_.push_back({.name = adapter.b(),
+                        .shape = {adapter.outputs, adapter.rank},
+                        .cut = by_outputs ? Cut::rows : Cut::none,
+                        .row_groups = adapter.row_groups});
+    }
   }
   void norm(const std::string& name) {
     vector(name + ".weight", spec_.width, 1.0F);
@@ -209,6 +226,14 @@ ModelSpec make_model_spec(const Config& config) {
   Result<FreezeList> freeze = parse_freeze_list(config.model.freeze);
   HF_CHECK(freeze.ok(), "{}", freeze.error().message);  // check_config has parsed it
   spec.freeze = std::move(freeze).value();
+  if (config.lora.is_on()) {
+    Result<std::vector<LoraTarget>> targets = parse_lora_targets(config.lora.targets, family);
+    HF_CHECK(targets.ok(), "{}", targets.error().message);  // check_config has parsed them
+    spec.lora = {.rank = config.lora.rank,
+                 .scale = static_cast<float>(config.lora.scale()),
+                 .targets = std::move(targets).value()};
+    spec.freeze = {.embedding = true, .head = true, .layers = {{.first = 0, .last = spec.layers - 1}}};
+  }
   spec.composed = composed_calls(config);
   return spec;
 }
@@ -264,6 +289,16 @@ const char* name_of(Recompute recompute) {
   return "unknown";
 }
 
+std::vector<AdapterSpec> adapters_of(const ModelSpec& spec, std::int64_t layer) {
+  return adapters_of(spec.lora,
+                     {.width = u64(spec.width),
+                      .queries = u64(spec.attention_width()),
+                      .keys = u64(spec.kv_width()),
+                      .feed_forward = u64(spec.feed_forward),
+                      .is_gated = spec.activation == ActivationKind::swiglu},
+                     layer);
+}
+
 std::vector<ParameterSpec> parameter_specs(const ModelSpec& spec) {
   ParameterList list(spec);
   // Projections into the residual stream start smaller, so that its variance does not grow with depth
@@ -279,14 +314,18 @@ std::vector<ParameterSpec> parameter_specs(const ModelSpec& spec) {
     list.norm(layer_name(layer, "attention_norm"));
     list.column_linear(layer_name(layer, "attention.qkv"), {queries, keys, keys}, base,
                        spec.biases != Biases::none);
+    list.adapters(layer, "attention.qkv");
     if (spec.has_head_norms) {
       list.vector(layer_name(layer, "attention.query_norm.weight"), spec.head_size, 1.0F);
       list.vector(layer_name(layer, "attention.key_norm.weight"), spec.head_size, 1.0F);
     }
     list.row_linear(layer_name(layer, "attention.output"), spec.attention_width(), residual);
+    list.adapters(layer, "attention.output");
     list.norm(layer_name(layer, "feed_forward_norm"));
     list.column_linear(layer_name(layer, "feed_forward.up"), ups, base, spec.biases == Biases::all);
+    list.adapters(layer, "feed_forward.up");
     list.row_linear(layer_name(layer, "feed_forward.down"), spec.feed_forward, residual);
+    list.adapters(layer, "feed_forward.down");
   }
   list.norm("final_norm");
   if (!spec.tied_head) list.vocabulary_matrix("head.weight");
@@ -337,6 +376,7 @@ std::uint64_t state_bytes(const ModelSpec& spec, const OptimizerConfig& optimize
 }
 
 std::int64_t lowest_trained_layer(const ModelSpec& spec) {
+  if (spec.lora.is_on()) return 0;
   const bool trains_embedding = !spec.freeze.embedding && !spec.freeze.matrices;
   std::int64_t layer = trains_embedding ? -1 : 0;
   while (layer >= 0 && layer < spec.layers && spec.freeze.has_layer(layer)) ++layer;
@@ -486,6 +526,8 @@ double flops_per_token(const ModelSpec& spec, std::int64_t sequence_length) {
   std::int64_t products = head_weights * (trains_head ? 3 : 2), attentions = 0;
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
     const bool trains_weights = !freeze.matrices && !freeze.has_layer(layer);
+    for (const AdapterSpec& adapter : adapters_of(spec, layer))
+      products += 3 * static_cast<std::int64_t>(adapter.rank * (adapter.inputs + adapter.outputs));
     products += layer_weights * (1 + (layer >= lowest ? 1 : 0) + (trains_weights ? 1 : 0));
     attentions += layer >= lowest ? 3 : 1;
   }

@@ -19,6 +19,7 @@
 #include "runtime/config/model_family.h"
 #include "runtime/core/result.h"
 #include "runtime/core/tensor.h"
+#include "runtime/model/adapter_spec.h"
 
 namespace holdfast::model {
 
@@ -59,7 +60,9 @@ struct ModelSpec {
   // Number of slices into which every split tensor is cut (DESIGN: tensor lanes). The number decides the
   // order of sums, so it belongs to the run and not to the ranks.
   int tensor_lanes = 1;
-  FreezeList freeze = {};  // tensors that training leaves as they are
+  FreezeList freeze =
+      {};  // tensors that training leaves as they are; all but the adapters where there are any
+  LoraSpec lora = {};
   // ComposedCalls are calls of a composed op (kernels/composed.h) for which the config names an implementation: there the
   // model launches the op, and its parts elsewhere.
   struct ComposedCalls {
@@ -118,11 +121,13 @@ const char* name_of(Recompute recompute);  // name in the config
 // values; gate and up), of which each slice has its part.
 enum class Cut { none, rows, columns };
 
-// Shape and starting values of a tensor: normal with this deviation, or the constant when the deviation is 0.
+// Shape and starting values of a tensor: normal with this deviation, or uniform in [-bound, bound), or the constant when
+// both are 0.
 struct ParameterSpec {
   std::string name;
   std::vector<std::uint64_t> shape;
   float deviation = 0.0F;
+  float bound = 0.0F;
   float constant = 0.0F;
   std::uint64_t padding_elements = 0;  // trailing elements that belong to vocabulary padding: always zero
   Cut cut = Cut::none;
@@ -141,6 +146,9 @@ struct SliceRun {
 // Returns elements [first, first + count) of a slice, as runs in their order.
 std::vector<SliceRun> runs_of_slice(const ParameterSpec& parameter, int slice, int slices,
                                     std::uint64_t first, std::uint64_t count);
+
+// Returns the adapters of a layer in forward order, those of a linear layer one after the other; none without LoRA.
+std::vector<AdapterSpec> adapters_of(const ModelSpec& spec, std::int64_t layer);
 
 // Returns all tensors in forward order. A layer's tensors are named "layers.<i>.<part>"; see spec.cc for the
 // whole list.
@@ -170,7 +178,8 @@ std::vector<Bucket> backward_buckets(const ModelSpec& spec, std::span<const Mode
                                      const TensorShare& share);
 
 // Returns FLOP per token of forward and backward: 6 per matmul weight (head in, embedding table out) plus
-// causal attention once (6 * layers * attention_width * T, less what a window hides). A third of the former is the forward, one the
+// causal attention once (6 * layers * attention_width * T, less what a window hides). Weights of adapters count as others
+// do; what is computed twice for them does not count. A third of the former is the forward, one the
 // gradients of inputs (none below the lowest trained layer), one those of weights (none of frozen ones); two
 // thirds of the latter are the gradients of attention's inputs.
 double flops_per_token(const ModelSpec& spec, std::int64_t sequence_length);

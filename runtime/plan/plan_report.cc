@@ -8,6 +8,7 @@
 #include "runtime/core/text.h"
 #include "runtime/core/units.h"
 #include "runtime/measure/report.h"
+#include "runtime/model/adapter_spec.h"
 #include "runtime/save/save_cadence.h"
 
 namespace holdfast::plan {
@@ -348,11 +349,12 @@ std::string run_text(const Config& config) {
   std::string text = fmt::format(
       "  model       {} style, {} layers, width {}, vocabulary {}: {} parameters, {}\n", config.model.style,
       spec.layers, spec.width, spec.vocabulary, parameter_count(spec), training.precision);
-  if (!config.model.freeze.empty()) {
-    text += fmt::format("  trained     {} of them ({:.1f} %); frozen: {}\n", trained_parameter_count(spec),
-                        100.0 * static_cast<double>(trained_parameter_count(spec)) /
-                            static_cast<double>(parameter_count(spec)),
-                        fmt::join(config.model.freeze, ", "));
+  const std::uint64_t trained = trained_parameter_count(spec), all = parameter_count(spec);
+  if (trained < all) {
+    text += fmt::format("  trained     {} of them ({:.1f} %); {}\n", trained,
+                        100.0 * static_cast<double>(trained) / static_cast<double>(all),
+                        spec.lora.is_on() ? text_of(spec.lora)
+                                          : fmt::format("frozen: {}", fmt::join(config.model.freeze, ", ")));
   }
   text += fmt::format("  step        {} tokens in {} lanes of {} x {} samples\n", tokens_per_step(config),
                       config.parallel.lanes, training.microbatches_per_lane, training.microbatch_size);

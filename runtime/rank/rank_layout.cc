@@ -10,9 +10,10 @@ std::vector<ModelPart> parts_of_stage(const ModelSpec& spec, const Config& confi
   const auto stages = static_cast<int>(config.parallel.pipeline);
   const auto chunks = static_cast<int>(config.parallel.pipeline_chunks);
   const std::int64_t length = config.training.sequence_length;
-  // Frozen layers count like others: a run keeps its stages whatever it trains.
+  // Frozen layers count like others, and adapters not at all: a run keeps its stages whatever it trains.
   ModelSpec trained = spec;
   trained.freeze = {};
+  trained.lora = {};
   ModelSpec deeper = trained;
   ++deeper.layers;
   const double layer = flops_per_token(deeper, length) - flops_per_token(trained, length);

@@ -14,6 +14,7 @@
 #include "runtime/config/loader.h"
 #include "runtime/interop/checkpoint_contents.h"
 #include "runtime/interop/tensor_reader.h"
+#include "runtime/model/adapter_spec.h"
 #include "runtime/model/parameters.h"
 #include "runtime/os/background_job.h"
 #include "runtime/os/console.h"
@@ -85,6 +86,20 @@ Result<void> check_same_model(const Config& stored, const Config& wanted, const 
               directory, differences);
 }
 
+// Checks that adapters in a checkpoint are this run's. Where it has none, this run's begin as they do without it.
+Result<void> check_same_adapters(const Config& stored, const ModelSpec& wanted,
+                                 const std::string& directory) {
+  const LoraSpec there = make_model_spec(stored).lora;
+  const LoraSpec& here = wanted.lora;
+  if (!there.is_on() || text_of(there) == text_of(here)) return {};
+  return fail(ExitCode::config,
+              "run.initialize_from: {} holds {}, and this run has {}. Give the [lora] keys of the checkpoint "
+              "to go on "
+              "with them, or make them part of the weights first: holdfast export {} FOLDER --merge, then "
+              "holdfast import FOLDER",
+              directory, text_of(there), text_of(here), directory);
+}
+
 // Reads `pieces`, cut into this run's slices, from tensors that are stored in other slices or types.
 Result<void> read_cut_anew(StateView& view, const std::vector<OwnedState>& pieces, TensorReader& tensors) {
   return write_state(
@@ -98,13 +113,56 @@ Result<void> read_cut_anew(StateView& view, const std::vector<OwnedState>& piece
       });
 }
 
+// Writes the starting values of `pieces`, which are weights, from run.seed.
+Result<void> fill_initial_values(StateView& view, const std::vector<OwnedState>& pieces) {
+  std::map<std::string, ParameterSpec> specs;
+  for (ParameterSpec& spec : parameter_specs(view.rank.spec)) specs.emplace(spec.name, spec);
+  const std::uint64_t threads = static_cast<std::uint64_t>(view.rank.host_threads());
+  constexpr std::uint64_t elements_at_once = 1 << 20;
+  // An element's value follows from its number, so it does not matter which thread computes it.
+  const auto fill = [&](std::span<const OwnedState> parts,
+                        std::span<const std::span<std::byte>> targets) -> Result<void> {
+    const auto fill_share = [&](std::uint64_t share) {
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        const ShardSpec& spec = parts[i].spec;
+        const std::uint64_t count = spec.element_count();
+        const std::uint64_t begin = count * share / threads, end = count * (share + 1) / threads;
+        auto* const values = reinterpret_cast<float*>(targets[i].data());
+        for (std::uint64_t at = begin; at < end; at += elements_at_once) {
+          const std::uint64_t size = std::min(elements_at_once, end - at);
+          initial_values_of_slice(specs.at(spec.tensor), static_cast<int>(spec.slice),
+                                  static_cast<int>(spec.slices), view.rank.config.run.seed,
+                                  spec.first_element() + at, std::span(values + at, size));
+          if (view.rank.watch != nullptr) view.rank.watch->moved(size * sizeof(float));  // sign of life
+        }
+      }
+    };
+    std::atomic<std::uint64_t> next_share = 0;
+    const auto fill_shares = [&] {
+      for (std::uint64_t share = next_share++; share < threads; share = next_share++) fill_share(share);
+    };
+    const BackgroundHelpers others(view.rank.env, "weights", static_cast<int>(threads) - 1, fill_shares);
+    fill_shares();
+    return {};
+  };
+  return write_state(view.rank.host_access, pieces, fill);
+}
+
 // Reads the weights alone, cut into this run's slices, whatever slices they were saved in.
 Result<void> read_weights(StateView& view, const std::string& directory) {
   HF_TRY(Checkpoint checkpoint, Checkpoint::open(view.rank.env, directory));
   HF_TRY(const Config stored, config_of_checkpoint(view.rank.env, checkpoint));
   HF_TRY_VOID(check_same_model(stored, view.rank.config, directory));
+  HF_TRY_VOID(check_same_adapters(stored, view.rank.spec, directory));
   TensorReader tensors(checkpoint, parameter_specs(view.rank.spec), view.rank.host_threads());
-  return read_cut_anew(view, of_kind(view.optimizer.state(), "weight"), tensors);
+  std::vector<OwnedState> weights = of_kind(view.optimizer.state(), "weight"), begun;
+  if (!stored.lora.is_on()) {
+    begun = weights;
+    std::erase_if(begun, [](const OwnedState& piece) { return !is_adapter(piece.spec.tensor); });
+    std::erase_if(weights, [](const OwnedState& piece) { return is_adapter(piece.spec.tensor); });
+  }
+  HF_TRY_VOID(read_cut_anew(view, weights, tensors));
+  return fill_initial_values(view, begun);
 }
 
 Result<Config> config_of(StateView& view, const Manifest& manifest, const std::string& place) {
@@ -370,37 +428,7 @@ Result<void> restore_weights(StateView& view, const std::string& checkpoint_dire
 
 Result<void> initialize_weights(StateView& view) {
   if (!view.is_zero) HF_TRY_VOID(clear_kept(view));
-  std::map<std::string, ParameterSpec> specs;
-  for (ParameterSpec& spec : parameter_specs(view.rank.spec)) specs.emplace(spec.name, spec);
-  const std::uint64_t threads = static_cast<std::uint64_t>(view.rank.host_threads());
-  constexpr std::uint64_t elements_at_once = 1 << 20;
-  // An element's value follows from its number, so it does not matter which thread computes it.
-  const auto fill = [&](std::span<const OwnedState> parts,
-                        std::span<const std::span<std::byte>> targets) -> Result<void> {
-    const auto fill_share = [&](std::uint64_t share) {
-      for (std::size_t i = 0; i < parts.size(); ++i) {
-        const ShardSpec& spec = parts[i].spec;
-        const std::uint64_t count = spec.element_count();
-        const std::uint64_t begin = count * share / threads, end = count * (share + 1) / threads;
-        auto* const values = reinterpret_cast<float*>(targets[i].data());
-        for (std::uint64_t at = begin; at < end; at += elements_at_once) {
-          const std::uint64_t size = std::min(elements_at_once, end - at);
-          initial_values_of_slice(specs.at(spec.tensor), static_cast<int>(spec.slice),
-                                  static_cast<int>(spec.slices), view.rank.config.run.seed,
-                                  spec.first_element() + at, std::span(values + at, size));
-          if (view.rank.watch != nullptr) view.rank.watch->moved(size * sizeof(float));  // sign of life
-        }
-      }
-    };
-    std::atomic<std::uint64_t> next_share = 0;
-    const auto fill_shares = [&] {
-      for (std::uint64_t share = next_share++; share < threads; share = next_share++) fill_share(share);
-    };
-    const BackgroundHelpers others(view.rank.env, "weights", static_cast<int>(threads) - 1, fill_shares);
-    fill_shares();
-    return {};
-  };
-  HF_TRY_VOID(write_state(view.rank.host_access, of_kind(view.optimizer.state(), "weight"), fill));
+  HF_TRY_VOID(fill_initial_values(view, of_kind(view.optimizer.state(), "weight")));
   view.optimizer.launch_average_start(view.rank.device);
   return view.publish_parameters();
 }

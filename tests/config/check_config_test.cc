@@ -147,6 +147,33 @@ std::vector<BadPair> freeze_table() {
   };
 }
 
+std::vector<BadPair> lora_table() {
+  return {
+      {"model = { layers = 2, heads = 4, width = 64 }\n",
+       {{"lora.alpha", "16"}},
+       "command line  error  lora.alpha = 16.0 (command line) needs a lora.rank, which is 0: there are no "
+       "adapters; "
+       "give a rank, such as 16, or leave lora.alpha out"},
+      {"model = { layers = 2, heads = 4, width = 64 }\nlora = { rank = 8, targets = [\"q\", \"c_attn\"] }\n",
+       {},
+       "run.toml:5:30  error  lora.targets has the entry \"c_attn\": an entry is \"all\", or a part of a "
+       "block of "
+       "model.style = \"llama\", which are \"q\", \"k\", \"v\", \"o\", \"gate\", \"up\", \"down\""},
+      {"model = { layers = 2, heads = 4, width = 64, freeze = [\"embedding\"] }\n",
+       {{"lora.rank", "8"}},
+       "run.toml:4:55  error  model.freeze = [\"embedding\"] (run.toml:4:55) does not go with lora.rank = 8 "
+       "(command "
+       "line): adapters are all that is trained; leave model.freeze out"},
+      {"model = { layers = 2, heads = 4, width = 64 }\n",
+       {{"lora.rank", "12"}, {"lora.alpha", "16"}, {"training.precision", "bf16"}},
+       "command line  error  lora.alpha = 16.0 (command line) / lora.rank = 12 (command line) is "
+       "1.3333333333333333, "
+       "which bf16 does not hold exactly: the adapters would count otherwise than in other programs; give an "
+       "alpha "
+       "that is a simple multiple of the rank, such as 12 or 24"},
+  };
+}
+
 // Each text stands below kRest and a good model on line 4: its first line is line 5.
 std::vector<BadPair> run_table() {
   return {
@@ -275,6 +302,10 @@ TEST(CheckConfig, ShapesNameBothKeys) {
 
 TEST(CheckConfig, FreezeListsAreOfTheModel) {
   expect_problems(freeze_table(), kRest);
+}
+
+TEST(CheckConfig, AdaptersAreOfTheModel) {
+  expect_problems(lora_table(), kRest);
 }
 
 TEST(CheckConfig, RunRulesNameBothKeys) {

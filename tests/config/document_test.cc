@@ -114,6 +114,11 @@ Config all_changed() {
   return config;
 }
 
+// Adapters do not go with model.freeze.
+bool is_of_adapters(std::string_view key) {
+  return key.starts_with("lora.");
+}
+
 // Keys that gpt2, which has model.positions, does not go with.
 bool is_of_rotary_models(std::string_view key) {
   return key == "model.head_size" || (key.starts_with("model.rope_") && key != "model.rope_theta");
@@ -124,7 +129,7 @@ TEST(DumpConfig, LoadsBackToTheSameConfig) {
   for (const Option& option : option_registry()) {
     const bool contradicts = option.key == "model.preset" || option.key == "verdict.preset" ||
                              option.key == "checkpoint.upload_command" || option.key == "checkpoint.mtbf" ||
-                             is_of_rotary_models(option.key);
+                             is_of_rotary_models(option.key) || is_of_adapters(option.key);
     if (contradicts) continue;
     EXPECT_NE(value_text(option, config), default_text(option))
         << option.key << " is not covered by this test";
@@ -140,8 +145,10 @@ TEST(DumpConfig, LoadsBackToTheSameConfig) {
   EXPECT_EQ(dump_config(loaded->config), dump_config(config));
 }
 
-TEST(DumpConfig, KeysOfRotaryModelsLoadBack) {
+TEST(DumpConfig, KeysOfRotaryModelsAndAdaptersLoadBack) {
   Config config = all_changed();
+  config.model.freeze = {};
+  config.lora = {.rank = 8, .alpha = 24.0, .targets = {"q", "down_proj"}};
   config.model.style = "qwen3";
   config.model.positions = 0;
   config.model.head_size = 24;
@@ -151,7 +158,7 @@ TEST(DumpConfig, KeysOfRotaryModelsLoadBack) {
   config.model.rope_high_frequency_factor = 4.5;
   config.model.rope_original_positions = 4096;
   for (const Option& option : option_registry()) {
-    if (!is_of_rotary_models(option.key)) continue;
+    if (!is_of_rotary_models(option.key) && !is_of_adapters(option.key)) continue;
     EXPECT_NE(value_text(option, config), default_text(option)) << option.key;
   }
   const auto loaded = load(dump_config(config), {});
@@ -174,6 +181,18 @@ TEST(ConfigIdentity, HasTheRotaryScalingWhereThereIsOne) {
   Config wide = plain;
   wide.model.head_size = 24;
   EXPECT_NE(config_identity(wide), config_identity(plain));
+}
+
+TEST(ConfigIdentity, HasTheAdaptersWhereThereAreAny) {
+  Config config;
+  const std::string plain = config_identity(config);
+  config.lora.targets = {"q"};
+  EXPECT_EQ(config_identity(config), plain) << "there are none";
+  config.lora.rank = 4;
+  const std::string four = config_identity(config);
+  EXPECT_NE(four, plain);
+  config.lora.alpha = 8.0;
+  EXPECT_NE(config_identity(config), four);
 }
 
 TEST(ConfigIdentity, HasTheWindowWhereThereIsOne) {
@@ -325,6 +344,7 @@ TEST(ConfigIdentity, FollowsExactlyTheForbiddenKeys) {
   for (const Option& option : option_registry()) {
     if (option.type == OptionType::sources || option.key == "model.preset") continue;
     if (is_of_rotary_models(option.key)) continue;  // HasTheRotaryScalingWhereThereIsOne
+    if (is_of_adapters(option.key)) continue;       // HasTheAdaptersWhereThereAreAny
     Config one = initial;
     const auto tree = std::get<TomlValue>(parse_toml("value = " + value_text(option, changed)));
     std::vector<ValueProblem> problems;
@@ -373,7 +393,7 @@ TEST(OptionsHelp, ShowsASectionAKeyOrAll) {
   EXPECT_EQ(nothing.error().code, ExitCode::config);
   EXPECT_EQ(
       nothing.error().message,
-      "there is no key or section nothing; the sections are general, run, model, data, training, "
+      "there is no key or section nothing; the sections are general, run, model, lora, data, training, "
       "parallel, elastic, watchdog, network, optimizer, verdict, health, checkpoint, evaluation, hazard, "
       "cost, "
       "kernels, log, metrics, "

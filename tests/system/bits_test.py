@@ -191,6 +191,39 @@ class BitsTest(unittest.TestCase):
             return sum({path.stat().st_ino: path.stat().st_size for path in paths}.values())
         self.assertLess(bytes_of_run("tuned-reference"), 0.85 * bytes_of_run("tuned-whole"))
 
+    def test_fine_tuning_with_adapters(self):
+        """LoRA on the weights of another run: killed and stopped, resumed in another layout each time. The model that is adapted
+        stays as it was, has no moments, and is in a file that all checkpoints share."""
+        model = ["--model.layers=4", "--model.head=tied", "--parallel.tensor_lanes=2"]
+        base = self.scene.run("adapted-base", [*model, "--training.steps=6"])
+        base.start(1).expect_exit(0)
+        tuning = [*model, f"--run.initialize_from={base.directory}", "--checkpoint.keep=9", "--lora.rank=4", "--lora.alpha=8"]
+        reference = harness.reference_digest(self.scene, tuning, "adapted-reference")
+        run = self.scene.run("adapted", tuning)
+        start = run.start(2, overrides=["--parallel.pipeline=2"], faults=harness.slow_steps(8))
+        self.assertTrue(start.wait_for_checkpoint(5), start.tail())
+        start.kill_all()
+        self.stop_at(run, 17, 2, ["--parallel.tensor=2"])
+        run.start(3).expect_exit(0)
+        self.expect_reference(run, reference)
+
+        weights = json.loads(harness.call_program("diff", base.directory, run.directory, "--weights", "--json").stdout)["tensors"]
+        adapters = {tensor["tensor"] for tensor in weights if ".lora_" in tensor["tensor"]}
+        self.assertEqual(len(adapters), 4 * 7 * 2)
+        of_model = [tensor for tensor in weights if tensor["tensor"] not in adapters]
+        self.assertGreater(len(of_model), 20)
+        self.assertEqual([tensor for tensor in of_model if tensor["differing"] != 0], [])
+        contents = json.loads(harness.program_output("inspect", run.directory, "--json"))["tensors"]
+        self.assertEqual({tensor["name"] for tensor in contents if tensor["kinds"] != ["weight"]}, adapters)
+
+        alone = self.scene.run("adapted-reference")
+        losses = [event["loss"] for event in alone.events("step")]
+        self.assertLess(losses[-1], losses[0])
+        first, last = alone.checkpoints()[0], alone.checkpoints()[-1]
+        shared = [path for path in last.iterdir() if path.name.startswith("base-")]
+        self.assertEqual([(path.name, path.stat().st_ino) for path in shared],
+                         [(path.name, path.stat().st_ino) for path in first.iterdir() if path.name.startswith("base-")])
+
     def test_another_freeze_list_is_refused(self):
         run = self.scene.run("frozen", ["--training.steps=6"])
         run.start(1, overrides=["--model.freeze=embedding"]).expect_exit(0)

@@ -677,6 +677,15 @@ class Errors(unittest.TestCase):
     def test_everything_frozen(self):
         self.expect_nothing_made(self.train('--model.freeze=["embedding", "layer 0", "head"]'))
 
+    def test_unknown_lora_target(self):
+        self.expect_nothing_made(self.train("--lora.rank=2", "--lora.targets=c_attn"))
+
+    def test_lora_without_rank(self):
+        self.expect_nothing_made(self.train("--lora.alpha=4"))
+
+    def test_lora_beside_freeze(self):
+        self.expect_nothing_made(self.train("--lora.rank=2", "--model.freeze=embedding"))
+
     def test_evaluation_without_sources(self):
         self.expect_nothing_made(self.train("--evaluation.every_steps=2"))
 
@@ -1402,6 +1411,10 @@ class Errors(unittest.TestCase):
     def test_initialize_from_other_model(self):
         self.saved_run()
         self.expect(self.train("--run.directory=other", "--run.initialize_from=run", "--model.heads=4"))
+
+    def test_initialize_from_other_adapters(self):
+        self.train("--lora.rank=2")
+        self.expect(self.train("--run.directory=other", "--run.initialize_from=run"))
 
     def foreign(self, **changes):
         """A small Llama in the folder `theirs`; changes to its config.json."""

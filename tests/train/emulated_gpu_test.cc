@@ -197,6 +197,19 @@ TEST_F(EmulatedGpu, FrozenLayersGiveTheSameBits) {
   }
 }
 
+TEST_F(EmulatedGpu, AdaptersGiveTheSameBitsAndTheLossesOfTheCpu) {
+  const std::vector<std::string> what = {"parallel.lanes=2", "training.steps=3", "training.sequence_length=8",
+                                         "lora.rank=4", "lora.alpha=8"};
+  expect_done({.run = "one", .overrides = what});
+  expect_done({.run = "two", .ranks = 2, .overrides = what});
+  EXPECT_EQ(digest("two"), digest("one"));
+  const RunEnd end = train_small({.run = "cpu", .overrides = what}, "cpu");
+  ASSERT_EQ(end.code, ExitCode::done) << end.message;
+  const std::vector<double> gpu = losses("one"), cpu = losses("cpu");
+  ASSERT_EQ(gpu.size(), cpu.size());
+  for (std::size_t i = 0; i < gpu.size(); ++i) EXPECT_NEAR(gpu[i], cpu[i], 1e-4 * cpu[i]);
+}
+
 TEST_F(EmulatedGpu, LossesAreThoseOfTheCpu) {
   expect_done({.run = "gpu"});
   const RunEnd end = train_small({.run = "cpu"}, "cpu");

@@ -136,6 +136,24 @@ TEST_F(LayoutTest, FrozenMatrices) {
   for (const int ranks : {2, 3}) expect_same_bits({.run = fmt::format("d{}", ranks), .ranks = ranks}, what);
 }
 
+TEST_F(LayoutTest, Adapters) {
+  const std::vector<std::string> what = {"model.layers=3", "training.microbatches_per_lane=2", "lora.rank=3",
+                                         "lora.alpha=6"};
+  for (const int ranks : {2, 3}) expect_same_bits({.run = fmt::format("d{}", ranks), .ranks = ranks}, what);
+  for (const int ranks : {3, 1}) {
+    const RunEnd end = train({.run = "changing", .ranks = ranks, .stop_after_steps = 5, .overrides = what});
+    ASSERT_EQ(end.code, ExitCode::saved) << end.message;
+  }
+  expect_same_bits({.run = "changing", .ranks = 2, .overrides = {"optimizer.shard_gradients=true"}}, what);
+}
+
+TEST_F(LayoutTest, OtherAdaptersAreAnotherRun) {
+  ASSERT_EQ(train({.run = "one", .stop_after_steps = 2, .overrides = {"lora.rank=2"}}).code, ExitCode::saved);
+  const RunEnd end = train({.run = "one", .overrides = {"lora.rank=3"}});
+  EXPECT_EQ(end.code, ExitCode::config);
+  EXPECT_NE(end.message.find("lora.rank: 2 -> 3"), std::string::npos) << end.message;
+}
+
 TEST_F(LayoutTest, AnotherFreezeListIsAnotherRun) {
   ASSERT_EQ(train({.run = "one", .stop_after_steps = 2, .overrides = {"model.freeze=embedding"}}).code,
             ExitCode::saved);

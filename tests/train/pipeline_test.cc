@@ -123,6 +123,15 @@ TEST_F(PipelineTest, FrozenMatricesInStages) {
   expect_pipeline(6, 3, what, zero_bubble);
 }
 
+TEST_F(PipelineTest, AdaptersInStages) {
+  const std::vector<std::string> what = {
+      "model.layers=4",   "model.head=tied", "training.precision=bf16",    "training.microbatches_per_lane=3",
+      "parallel.lanes=3", "lora.rank=3",     "lora.targets=[\"q\", \"v\"]"};
+  for (const int stages : {2, 4}) expect_pipeline(stages, stages, what);
+  expect_pipeline(4, 2, what, with(zero_bubble, "training.recompute=selective"));
+  expect_pipeline(6, 2, what, {"parallel.pipeline_chunks=2", "parallel.pipeline_schedule=interleaved"});
+}
+
 TEST_F(PipelineTest, AnyRecompute) {
   const std::vector<std::string> what = {"model.layers=4", "training.microbatches_per_lane=4"};
   for (const char* mode : {"selective", "full"})

@@ -84,6 +84,30 @@ TEST_F(TensorTest, LayoutsOfFrozenMatrices) {
            {"model.style=gpt2", "model.freeze=[\"all but biases and norms\", \"layer 1\"]"}));
 }
 
+TEST_F(TensorTest, LayoutsOfAdapters) {
+  expect_corner_layouts(with(with(eight_slices, few_steps), {"lora.rank=4", "lora.alpha=8"}));
+}
+
+const std::vector<std::string> some_adapters = {"model.kv_heads=4",
+                                                "model.layers=4",
+                                                "parallel.tensor_lanes=2",
+                                                "training.precision=bf16",
+                                                "training.microbatches_per_lane=2",
+                                                "lora.rank=3"};
+TEST_F(TensorTest, LayoutsOfSomeAdaptersOfGpt2InBf16) {
+  const std::vector<std::string> what =
+      with(with(some_adapters, few_steps), {"model.style=gpt2", "lora.targets=[\"qkv\", \"down\"]"});
+  for (const int tensor : {1, 2}) expect_layout({.pipeline = 2, .tensor = tensor}, what);
+  expect_layout({.data = 3, .tensor = 2}, what);
+}
+
+TEST_F(TensorTest, LayoutsOfSomeAdaptersOfQwen3InBf16) {
+  const std::vector<std::string> what =
+      with(with(some_adapters, few_steps), {"model.style=qwen3", "lora.targets=[\"k\", \"o\", \"gate\"]"});
+  for (const int tensor : {1, 2}) expect_layout({.pipeline = 2, .tensor = tensor}, what);
+  expect_layout({.data = 3, .tensor = 2}, what);
+}
+
 TEST_F(TensorTest, EveryLayoutOfLlama) {
   expect_all_layouts(with(eight_slices, few_steps));
 }

@@ -119,7 +119,8 @@ std::string why_no_number_fault(ChaosFault fault, const Config& config, const Ch
     return "a GPU makes no wrong products on purpose; device = \"cpu\" makes some";
   if (config.verdict.preset != "guard") return "verdict.preset is not guard, so nothing compares bits";
   const bool of_weights = fault == ChaosFault::flip_weights || fault == ChaosFault::nan;
-  if (of_weights && !config.model.freeze.empty()) return "model.freeze: no update reads frozen weights";
+  if (of_weights && (!config.model.freeze.empty() || config.lora.is_on()))
+    return "model.freeze or lora.rank: no update reads frozen weights";
   const bool skips = config.verdict.skips_max > 0;
   return fault == ChaosFault::bad_sample && !skips ? "verdict.skips_max is 0, so such a run ends" : "";
 }
