@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* export_usage =
     "usage: holdfast export CHECKPOINT TARGET [--format F] [--precision P] [--file-mib N] [--tokenizer "
-    "FILE] [--ema]\n"
+    "FILE] [--ema] [--merge]\n"
     "\n"
     "Writes the weights of a checkpoint (or of a run directory's newest whole one) for other programs. "
     "TARGET "
@@ -30,7 +30,22 @@ constexpr const char* export_usage =
     "  --tokenizer FILE  the tokenizer.json that the data was made with, for the folder (the one that a run "
     "on "
     "text\n"
-    "                    sources has kept; else the folder has none)\n";
+    "                    sources has kept; else the folder has none)\n"
+    "  --merge           of a run with LoRA adapters: the whole model, with the adapters merged into its "
+    "weights; without "
+    "it\n"
+    "                    the adapters alone, as a folder for PEFT\n";
+
+// Checks what is asked for of a run with adapters, or without.
+Result<void> check_adapters(const Config& config, const std::string& format, bool merges) {
+  if (merges && !config.lora.is_on())
+    return fail(ExitCode::config,
+                "--merge is for runs with adapters (lora.rank), and this has none: leave it out");
+  if (format == "llmc" && config.lora.is_on() && !merges)
+    return fail(ExitCode::config,
+                "a model file of llm.c holds no adapters: give --merge, or --format safetensors");
+  return {};
+}
 
 // Adds the tokenizer to the folder, with the little that AutoTokenizer of transformers wants to know beside it.
 Result<void> add_tokenizer(Env& env, const Config& config, const std::string& path, ExportOptions& options) {
@@ -55,7 +70,7 @@ Result<void> export_model(const std::vector<std::string>& words) {
   Env& env = posix_env();
   HF_TRY(const Arguments arguments,
          Arguments::parse("export", words, {"CHECKPOINT", "TARGET"},
-                          {"format", "precision", "file-mib", "tokenizer"}, {"ema"}));
+                          {"format", "precision", "file-mib", "tokenizer"}, {"ema", "merge"}));
   HF_TRY(const std::string format, arguments.choice("format", {"safetensors", "llmc"}));
   HF_TRY(const std::string precision, arguments.choice("precision", {"fp32", "bf16"}));
   constexpr std::int64_t usual_mib = 5000, largest_mib = std::int64_t{1} << 40;
@@ -69,8 +84,10 @@ Result<void> export_model(const std::vector<std::string>& words) {
   std::string exported;
   const auto write = [&](Checkpoint& checkpoint) -> Result<void> {
     HF_TRY(const Config config, config_of_checkpoint(env, checkpoint));
+    HF_TRY_VOID(check_adapters(config, format, arguments.has("merge")));
+    const bool adapters_alone = config.lora.is_on() && !arguments.has("merge");
     std::string tokenizer = arguments.text("tokenizer", "");
-    if (tokenizer.empty() && format != "llmc") {
+    if (tokenizer.empty() && format != "llmc" && !adapters_alone) {
       HF_TRY(tokenizer, tokenizer_of_run(env, checkpoint));
     }
     if (!tokenizer.empty()) HF_TRY_VOID(add_tokenizer(env, config, tokenizer, options));
@@ -78,7 +95,9 @@ Result<void> export_model(const std::vector<std::string>& words) {
       HF_TRY(options.averaged, averaged_tensors(checkpoint));
     }
     TensorReader weights(checkpoint, parameter_specs(make_model_spec(config)), env.processor_count());
-    exported = fmt::format("{} (step {})", checkpoint.directory(), checkpoint.manifest().step);
+    exported = fmt::format("{} (step {}{})", checkpoint.directory(), checkpoint.manifest().step,
+                           adapters_alone ? ", the adapters alone; --merge writes the whole model" : "");
+    if (adapters_alone) return export_adapters(env, weights, config, target, options);
     return format == "llmc" ? export_llmc(env, weights, config, target, options)
                             : export_hugging_face(env, weights, config, target, options);
   };

@@ -15,7 +15,7 @@ namespace holdfast::cli {
 namespace {
 
 constexpr const char* import_usage =
-    "usage: holdfast import SOURCE CHECKPOINT [--rope-scaling refuse|drop]\n"
+    "usage: holdfast import SOURCE CHECKPOINT [--rope-scaling refuse|drop] [--adapter FOLDER]\n"
     "\n"
     "Makes a checkpoint of a model of another program: SOURCE is a Hugging Face folder (config.json and "
     "safetensors; GPT-2,\n"
@@ -31,7 +31,10 @@ constexpr const char* import_usage =
     "  --rope-scaling drop    take a model whose rotary frequencies are scaled (llama3 and linear are known, "
     "others "
     "refused)\n"
-    "                         with plain ones; that is another model until it is trained on (refuse)\n";
+    "                         with plain ones; that is another model until it is trained on (refuse)\n"
+    "  --adapter FOLDER       take the LoRA adapters that PEFT has saved for this model as well, to go on "
+    "with them, or to\n"
+    "                         merge them (holdfast export --merge)\n";
 
 // Returns the checkpoint's manifest, of weights only, at step 0 of a run of its own.
 Manifest make_manifest(const ModelImport& model, const RunState& state, const std::string& source) {
@@ -51,8 +54,8 @@ std::string starting_config(Config config, const std::string& directory) {
   std::string_view section;
   for (const Option& option : option_registry()) {
     const std::string_view own = section_of(option.key);
-    const bool is_known =
-        own == "model" || option.key == "run.initialize_from" || option.key == "training.sequence_length";
+    const bool is_known = own == "model" || (own == "lora" && config.lora.is_on()) ||
+                          option.key == "run.initialize_from" || option.key == "training.sequence_length";
     if (!is_known && !option.required) continue;
     if (own != section) text += fmt::format("\n[{}]\n", own);
     section = own;
@@ -89,11 +92,12 @@ Result<void> save(Env& env, ModelImport& model, const std::string& source, const
 Result<void> import_model(const std::vector<std::string>& words) {
   Env& env = posix_env();
   HF_TRY(const Arguments arguments,
-         Arguments::parse("import", words, {"SOURCE", "CHECKPOINT"}, {"rope-scaling"}));
+         Arguments::parse("import", words, {"SOURCE", "CHECKPOINT"}, {"rope-scaling", "adapter"}));
   HF_TRY_VOID(outcome_of(arguments.choice("rope-scaling", {"refuse", "drop"})));
   const bool drop_scaling = arguments.text("rope-scaling", "refuse") == "drop";
   const std::string &source = arguments.positional(0), &directory = arguments.positional(1);
   HF_TRY(ModelImport model, ModelImport::open(env, source, {.drop_rope_scaling = drop_scaling}));
+  if (arguments.has("adapter")) HF_TRY_VOID(model.add_adapters(env, arguments.text("adapter", "")));
   HF_TRY_VOID(save(env, model, source, directory));
   fmt::print(
       "# {} -> {}\n"

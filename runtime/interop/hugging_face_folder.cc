@@ -1,6 +1,6 @@
 #include "runtime/interop/hugging_face_folder.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <set>
 
@@ -51,7 +51,9 @@ Result<WeightType> type_of(const SafetensorsTensor& tensor, const std::string& p
               path, tensor.name, tensor.type);
 }
 
-Result<void> add_file(Env& env, const std::string& path, bool has_tied_head, WeightFiles& weights) {
+}  // namespace
+
+Result<void> add_safetensors(Env& env, const std::string& path, bool has_tied_head, WeightFiles& weights) {
   HF_TRY(std::unique_ptr<File> file, env.open(path, OpenMode::read));
   HF_TRY(const std::vector<SafetensorsTensor> tensors, read_safetensors_header(*file));
   const std::size_t index = weights.add_file(std::move(file));
@@ -68,8 +70,6 @@ Result<void> add_file(Env& env, const std::string& path, bool has_tied_head, Wei
   return {};
 }
 
-}  // namespace
-
 Result<std::string> read_small_text(Env& env, const std::string& path, std::uint64_t bytes_max) {
   HF_TRY(const FileStatus status, env.status(path));
   if (status.bytes > bytes_max) {
@@ -84,7 +84,7 @@ Result<WeightFiles> open_hugging_face_weights(Env& env, const std::string& folde
   HF_TRY(const FileStatus single, env.status(folder + "/" + single_file));
   HF_TRY(const FileStatus index, env.status(folder + "/" + index_file));
   if (single.exists) {
-    HF_TRY_VOID(add_file(env, folder + "/" + single_file, has_tied_head, weights));
+    HF_TRY_VOID(add_safetensors(env, folder + "/" + single_file, has_tied_head, weights));
     return weights;
   }
   if (!index.exists) {
@@ -96,7 +96,8 @@ Result<WeightFiles> open_hugging_face_weights(Env& env, const std::string& folde
   HF_TRY(const auto files, read_index(env, folder));
   std::set<std::string> opened;
   for (const auto& [tensor, file] : files) {
-    if (opened.insert(file).second) HF_TRY_VOID(add_file(env, folder + "/" + file, has_tied_head, weights));
+    if (opened.insert(file).second)
+      HF_TRY_VOID(add_safetensors(env, folder + "/" + file, has_tied_head, weights));
   }
   for (const auto& [tensor, file] : files) {
     const StoredWeight* const weight = weights.find(tensor);
@@ -106,6 +107,38 @@ Result<WeightFiles> open_hugging_face_weights(Env& env, const std::string& folde
                 folder, index_file, tensor, file);
   }
   return weights;
+}
+
+Result<void> match_tensors(const WeightFiles& weights, const std::string& source,
+                           std::vector<ForeignTensor>& tensors) {
+  // Names in a model that was saved without its head's class lack this first part.
+  const std::string& first = tensors.front().name;
+  const std::string prefix = first.substr(0, first.find('.') + 1);
+  const bool is_bare = weights.find(first) == nullptr && weights.find(first.substr(prefix.size())) != nullptr;
+  std::set<std::string> known;
+  for (ForeignTensor& tensor : tensors) {
+    if (is_bare && tensor.name.starts_with(prefix)) tensor.name.erase(0, prefix.size());
+    const StoredWeight* const weight = weights.find(tensor.name);
+    if (weight == nullptr) {
+      return fail(ExitCode::data, "{} has no tensor \"{}\", which a model of this shape needs; copy it again",
+                  source, tensor.name);
+    }
+    if (weight->shape != tensor.shape()) {
+      return fail(ExitCode::data, "{}: tensor \"{}\" has shape [{}], but a model of this shape needs [{}]",
+                  weights.path_of(*weight), tensor.name, fmt::join(weight->shape, ", "),
+                  fmt::join(tensor.shape(), ", "));
+    }
+    known.insert(tensor.name);
+  }
+  for (const auto& [name, weight] : weights.tensors()) {
+    if (known.contains(name)) continue;
+    return fail(
+        ExitCode::data,
+        "{} has a tensor \"{}\" that this runtime's model does not have: it would compute something else "
+        "than the model it was",
+        weights.path_of(weight), name);
+  }
+  return {};
 }
 
 FolderPlan plan_folder(const std::vector<ForeignTensor>& tensors, WeightType type,

@@ -18,6 +18,14 @@ Result<std::string> read_small_text(Env& env, const std::string& path, std::uint
 // is not fp32, bf16 or fp16, or an index that does not fit its files.
 Result<WeightFiles> open_hugging_face_weights(Env& env, const std::string& folder, bool has_tied_head);
 
+// Opens one file and adds its tensors, but for those that are no weights. Fails as the function above.
+Result<void> add_safetensors(Env& env, const std::string& path, bool has_tied_head, WeightFiles& weights);
+
+// Checks that all `tensors` are in the files, as numbers and in the right shape, and nothing else that the
+// model would need. Replaces their names by those in the files. Fails with ExitCode::data.
+Result<void> match_tensors(const WeightFiles& weights, const std::string& source,
+                           std::vector<ForeignTensor>& tensors);
+
 // FolderPlan says which tensors of a model go into which file, and holds the text of the index, which is
 // empty when there is one file. No file is larger than `file_bytes_max` unless a single tensor is.
 struct FolderPlan {

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <vector>
 
+#include "runtime/interop/adapter_merge.h"
 #include "runtime/interop/foreign_tensors.h"
 #include "runtime/interop/hugging_face_config.h"
 #include "runtime/interop/hugging_face_folder.h"
 #include "runtime/interop/llmc_model.h"
+#include "runtime/interop/peft_adapter.h"
 #include "runtime/interop/safetensors.h"
 
 namespace holdfast::interop {
@@ -54,50 +56,59 @@ Result<void> make_whole(Env& env, TensorReader& weights, const std::string& targ
   return env.sync_directory(parent_of(target));
 }
 
-const char* kind_of(const ForeignTensor& tensor, const ExportOptions& options) {
-  return options.averaged.contains(tensor.parameter) ? "ema" : "weight";
-}
+// ExportedWeights reads weights, or the averages of some, as they are written: with their adapters merged into them.
+class ExportedWeights {
+ public:
+  ExportedWeights(TensorReader& tensors, const ModelSpec& spec, const std::set<std::string>& averaged)
+      : tensors_(tensors), averaged_(averaged), merge_(spec, tensors, averaged) {}
+  Result<void> read(const std::string& parameter, std::uint64_t first, std::span<float> values) {
+    HF_TRY_VOID(
+        tensors_.read(parameter, kind_of(parameter, averaged_), first, std::as_writable_bytes(values)));
+    return merge_.add(parameter, first, values);
+  }
 
-Result<void> append_rows(TensorReader& weights, const ForeignTensor& tensor, const ExportOptions& options,
+ private:
+  TensorReader& tensors_;
+  const std::set<std::string>& averaged_;
+  AdapterMerge merge_;
+};
+
+Result<void> append_rows(ExportedWeights& weights, const ForeignTensor& tensor, WeightType type,
                          WeightFileWriter& writer, std::vector<float>& values) {
   const std::uint64_t begin = tensor.first_row * tensor.row_elements();
   const std::uint64_t count = tensor.rows * tensor.row_elements();
   for (std::uint64_t first = 0; first < count; first += exported_at_once) {
     values.resize(std::min(exported_at_once, count - first));
-    HF_TRY_VOID(weights.read(tensor.parameter, kind_of(tensor, options), begin + first,
-                             std::as_writable_bytes(std::span(values))));
-    HF_TRY_VOID(writer.append(values, options.precision));
+    HF_TRY_VOID(weights.read(tensor.parameter, begin + first, values));
+    HF_TRY_VOID(writer.append(values, type));
   }
   values.assign(tensor.padding_rows * tensor.row_elements(), 0.0F);
-  return writer.append(values, options.precision);
+  return writer.append(values, type);
 }
 
 // Appends [in, out] of our [out, in]. The tensor is held whole in memory, because every row of one layout has
 // an element of every row of the other.
-Result<void> append_transposed(TensorReader& weights, const ForeignTensor& tensor,
-                               const ExportOptions& options, WeightFileWriter& writer,
-                               std::vector<float>& values) {
+Result<void> append_transposed(ExportedWeights& weights, const ForeignTensor& tensor, WeightType type,
+                               WeightFileWriter& writer, std::vector<float>& values) {
   std::vector<float> stored(tensor.rows * tensor.columns);
-  HF_TRY_VOID(weights.read(tensor.parameter, kind_of(tensor, options), tensor.first_row * tensor.columns,
-                           std::as_writable_bytes(std::span(stored))));
+  HF_TRY_VOID(weights.read(tensor.parameter, tensor.first_row * tensor.columns, stored));
   values.resize(stored.size());
   for (std::uint64_t column = 0; column < tensor.columns; ++column) {
     for (std::uint64_t row = 0; row < tensor.rows; ++row)
       values[column * tensor.rows + row] = stored[row * tensor.columns + column];
   }
-  return writer.append(values, options.precision);
+  return writer.append(values, type);
 }
 
-Result<void> write_weights(Env& env, TensorReader& weights, const std::vector<ForeignTensor>& tensors,
-                           const std::string& path, const std::string& prologue,
-                           const ExportOptions& options) {
+Result<void> write_weights(Env& env, ExportedWeights& weights, const std::vector<ForeignTensor>& tensors,
+                           const std::string& path, const std::string& prologue, WeightType type) {
   std::uint64_t bytes = prologue.size();
-  for (const ForeignTensor& tensor : tensors) bytes += tensor.elements() * bytes_of(options.precision);
+  for (const ForeignTensor& tensor : tensors) bytes += tensor.elements() * bytes_of(type);
   HF_TRY(WeightFileWriter writer, WeightFileWriter::create(env, path, prologue, bytes));
   std::vector<float> values;
   for (const ForeignTensor& tensor : tensors) {
-    HF_TRY_VOID(tensor.is_transposed ? append_transposed(weights, tensor, options, writer, values)
-                                     : append_rows(weights, tensor, options, writer, values));
+    HF_TRY_VOID(tensor.is_transposed ? append_transposed(weights, tensor, type, writer, values)
+                                     : append_rows(weights, tensor, type, writer, values));
   }
   return writer.finish();
 }
@@ -115,13 +126,14 @@ std::string safetensors_prologue(const std::vector<ForeignTensor>& tensors, Weig
 Result<void> export_hugging_face(Env& env, TensorReader& weights, const Config& config,
                                  const std::string& target, const ExportOptions& options) {
   HF_TRY(const std::string description, hugging_face_config(config, options.precision));
-  const FolderPlan plan =
-      plan_folder(hugging_face_tensors(make_model_spec(config)), options.precision, options.file_bytes_max);
+  const ModelSpec spec = make_model_spec(config);
+  const FolderPlan plan = plan_folder(hugging_face_tensors(spec), options.precision, options.file_bytes_max);
+  ExportedWeights exported(weights, spec, options.averaged);
   return make_whole(env, weights, without_last_slash(target), [&](const std::string& folder) -> Result<void> {
     HF_TRY_VOID(env.make_directories(folder));
     for (const FolderPlan::FileOfTensors& file : plan.files) {
-      HF_TRY_VOID(write_weights(env, weights, file.tensors, folder + "/" + file.name,
-                                safetensors_prologue(file.tensors, options.precision), options));
+      HF_TRY_VOID(write_weights(env, exported, file.tensors, folder + "/" + file.name,
+                                safetensors_prologue(file.tensors, options.precision), options.precision));
     }
     if (!plan.index.empty())
       HF_TRY_VOID(env.replace_text(folder + "/model.safetensors.index.json", plan.index));
@@ -138,8 +150,24 @@ Result<void> export_hugging_face(Env& env, TensorReader& weights, const Config& 
 Result<void> export_llmc(Env& env, TensorReader& weights, const Config& config, const std::string& target,
                          const ExportOptions& options) {
   HF_TRY(const std::string header, llmc_header(config, options.precision));
+  const ModelSpec spec = make_model_spec(config);
+  ExportedWeights exported(weights, spec, options.averaged);
   return make_whole(env, weights, target, [&](const std::string& path) {
-    return write_weights(env, weights, llmc_tensors(make_model_spec(config)), path, header, options);
+    return write_weights(env, exported, llmc_tensors(spec), path, header, options.precision);
+  });
+}
+
+Result<void> export_adapters(Env& env, TensorReader& weights, const Config& config, const std::string& target,
+                             const ExportOptions& options) {
+  HF_CHECK(config.lora.is_on());
+  const std::vector<ForeignTensor> tensors = peft_tensors(config);
+  ExportedWeights exported(weights, make_model_spec(config), options.averaged);
+  return make_whole(env, weights, without_last_slash(target), [&](const std::string& folder) -> Result<void> {
+    HF_TRY_VOID(env.make_directories(folder));
+    HF_TRY_VOID(write_weights(env, exported, tensors, folder + "/" + peft_weights_file,
+                              safetensors_prologue(tensors, options.precision), options.precision));
+    HF_TRY_VOID(env.replace_text(folder + "/" + peft_config_file, peft_config(config)));
+    return env.sync_directory(folder);
   });
 }
 

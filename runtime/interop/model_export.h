@@ -21,12 +21,17 @@ struct ExportOptions {
               tokenizer_config = {};  // texts of tokenizer.json and tokenizer_config.json; empty: none
 };
 
+// A model with adapters (LoRA) is written as if it had none, with weights that have them merged into them.
+
 // Writes a folder of config.json, generation_config.json and safetensors files (with an index when there are
 // several) for the class of the family in transformers. `config` is that of the checkpoint. Fails
 // with ExitCode::config when the format cannot express the model or `target` exists, with checkpoint when
 // something cannot be read or written.
 Result<void> export_hugging_face(Env& env, TensorReader& weights, const Config& config,
                                  const std::string& target, const ExportOptions& options);
+// Writes the adapters alone, as a folder for PEFT (peft_adapter.h). `config` has some.
+Result<void> export_adapters(Env& env, TensorReader& weights, const Config& config, const std::string& target,
+                             const ExportOptions& options);
 // Writes one model file as karpathy/llm.c reads it.
 Result<void> export_llmc(Env& env, TensorReader& weights, const Config& config, const std::string& target,
                          const ExportOptions& options);

@@ -1,9 +1,6 @@
 #include "runtime/interop/model_import.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <set>
 
 #include "runtime/config/document.h"
 #include "runtime/config/loader.h"
@@ -48,38 +45,6 @@ void transpose(std::span<const float> source, std::uint64_t rows, std::uint64_t 
 
 }  // namespace
 
-Result<void> match_tensors(const WeightFiles& weights, const std::string& source,
-                           std::vector<ForeignTensor>& tensors) {
-  // Names in a model that was saved without its head's class lack this first part.
-  const std::string& first = tensors.front().name;
-  const std::string prefix = first.substr(0, first.find('.') + 1);
-  const bool is_bare = weights.find(first) == nullptr && weights.find(first.substr(prefix.size())) != nullptr;
-  std::set<std::string> known;
-  for (ForeignTensor& tensor : tensors) {
-    if (is_bare && tensor.name.starts_with(prefix)) tensor.name.erase(0, prefix.size());
-    const StoredWeight* const weight = weights.find(tensor.name);
-    if (weight == nullptr) {
-      return fail(ExitCode::data, "{} has no tensor \"{}\", which a model of this shape needs; copy it again",
-                  source, tensor.name);
-    }
-    if (weight->shape != tensor.shape()) {
-      return fail(ExitCode::data, "{}: tensor \"{}\" has shape [{}], but a model of this shape needs [{}]",
-                  weights.path_of(*weight), tensor.name, fmt::join(weight->shape, ", "),
-                  fmt::join(tensor.shape(), ", "));
-    }
-    known.insert(tensor.name);
-  }
-  for (const auto& [name, weight] : weights.tensors()) {
-    if (known.contains(name)) continue;
-    return fail(
-        ExitCode::data,
-        "{} has a tensor \"{}\" that this runtime's model does not have: it would compute something else "
-        "than the model it was",
-        weights.path_of(weight), name);
-  }
-  return {};
-}
-
 Result<ModelImport> ModelImport::open(Env& env, const std::string& source,
                                       const ForeignShapeOptions& options) {
   HF_TRY(const FileStatus status, env.status(source));
@@ -106,23 +71,38 @@ Result<ModelImport> ModelImport::open(Env& env, const std::string& source,
   return ModelImport(std::move(config), std::move(tensors), std::move(weights));
 }
 
+Result<void> ModelImport::add_adapters(Env& env, const std::string& folder) {
+  HF_TRY(adapter_, open_peft_adapter(env, folder, config_));
+  config_.lora = adapter_->lora;
+  return {};
+}
+
 Result<void> ModelImport::read_parameter(const std::string& parameter, std::span<float> target) {
   std::ranges::fill(target, 0.0F);  // elements that no part covers are padding of the vocabulary
   for (const ForeignTensor& tensor : tensors_) {
-    if (tensor.parameter != parameter) continue;
-    const StoredWeight& weight = *weights_.find(tensor.name);
-    const std::uint64_t count = tensor.rows * tensor.row_elements();
-    const std::span<float> part = target.subspan(tensor.first_row * tensor.row_elements(), count);
-    if (tensor.is_transposed) {
-      std::vector<float> stored(count);
-      HF_TRY_VOID(weights_.read(weight, 0, stored));
-      transpose(stored, tensor.rows, tensor.columns, part);
-      continue;
-    }
-    for (std::uint64_t first = 0; first < count; first += imported_at_once)
-      HF_TRY_VOID(
-          weights_.read(weight, first, part.subspan(first, std::min(imported_at_once, count - first))));
+    if (tensor.parameter == parameter) HF_TRY_VOID(read_tensor(weights_, tensor, target));
   }
+  if (!adapter_.has_value()) return {};
+  for (const ForeignTensor& tensor : adapter_->tensors) {
+    if (tensor.parameter == parameter) HF_TRY_VOID(read_tensor(adapter_->weights, tensor, target));
+  }
+  return {};
+}
+
+// Reads a tensor into the rows of `target`, the whole parameter, that it holds.
+Result<void> ModelImport::read_tensor(WeightFiles& weights, const ForeignTensor& tensor,
+                                      std::span<float> target) {
+  const StoredWeight& weight = *weights.find(tensor.name);
+  const std::uint64_t count = tensor.rows * tensor.row_elements();
+  const std::span<float> part = target.subspan(tensor.first_row * tensor.row_elements(), count);
+  if (tensor.is_transposed) {
+    std::vector<float> stored(count);
+    HF_TRY_VOID(weights.read(weight, 0, stored));
+    transpose(stored, tensor.rows, tensor.columns, part);
+    return {};
+  }
+  for (std::uint64_t first = 0; first < count; first += imported_at_once)
+    HF_TRY_VOID(weights.read(weight, first, part.subspan(first, std::min(imported_at_once, count - first))));
   return {};
 }
 

@@ -2,6 +2,8 @@
 // safetensors files) or a model file of llm.c.
 #pragma once
 
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,6 +11,7 @@
 #include "runtime/config/config.h"
 #include "runtime/interop/foreign_tensors.h"
 #include "runtime/interop/hugging_face_config.h"
+#include "runtime/interop/peft_adapter.h"
 #include "runtime/interop/weight_files.h"
 
 namespace holdfast::interop {
@@ -21,6 +24,9 @@ class ModelImport {
   // Reads the description of the model, and checks every tensor's name, shape, type and place; no weight is
   // read yet. Fails with ExitCode::data and says what is wrong in which file.
   static Result<ModelImport> open(Env& env, const std::string& source, const ForeignShapeOptions& options);
+
+  // Adds the adapters in a folder of PEFT, as open_peft_adapter() checks them: the model's config has them from then on.
+  Result<void> add_adapters(Env& env, const std::string& folder);
 
   // Returns a resolved config with the model's shape. It is of no run: run.directory, data.sources and
   // training.steps have no value (StoredConfig::of_weights).
@@ -35,15 +41,12 @@ class ModelImport {
   ModelImport(Config config, std::vector<ForeignTensor> tensors, WeightFiles weights)
       : config_(std::move(config)), tensors_(std::move(tensors)), weights_(std::move(weights)) {}
   Result<void> read_parameter(const std::string& parameter, std::span<float> target);
+  Result<void> read_tensor(WeightFiles& weights, const ForeignTensor& tensor, std::span<float> target);
 
   Config config_;
   std::vector<ForeignTensor> tensors_;  // with their names in the files
   WeightFiles weights_;
+  std::optional<PeftAdapter> adapter_;
 };
-
-// Checks that all `tensors` are in the files, as numbers and in the right shape, and nothing else that the
-// model would need. Replaces their names by those in the files. Fails with ExitCode::data.
-Result<void> match_tensors(const WeightFiles& weights, const std::string& source,
-                           std::vector<ForeignTensor>& tensors);
 
 }  // namespace holdfast::interop

@@ -508,6 +508,82 @@ class CheckpointsTest(unittest.TestCase):
         self.assertEqual(done.returncode, 4, done.stdout)
         self.assertFalse(self.path("imported").exists())
 
+    # adapters
+
+    def adapted(self, name, overrides, *lora):
+        base = self.trained(name, overrides)
+        return base, self.trained(f"{name}-adapted", [*overrides, f"--run.initialize_from={base.directory}", "--optimizer.warmup_steps=0",
+                                                      "--optimizer.learning_rate=0.01", *lora])
+
+    def test_adapters_go_out_apart_and_merged_and_come_back(self):
+        for name, overrides, alpha, modules in (
+                ("llama-plain", [*LLAMA, *ONE_SLICE], "6", ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]),
+                ("gpt2", GPT2, "3", ["attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"])):
+            with self.subTest(name=name):
+                base, run = self.adapted(name, overrides, "--lora.rank=3", f"--lora.alpha={alpha}")
+                text = self.short_text()
+                theirs, adapter, whole = (self.path(f"{name}-{part}") for part in ("model", "adapter", "merged"))
+                harness.program_output("export", base.directory, theirs)
+                self.assertIn("--merge", harness.program_output("export", run.directory, adapter))
+                harness.program_output("export", run.directory, whole, "--merge")
+                self.assertEqual(sorted(path.name for path in adapter.iterdir()), ["adapter_config.json", "adapter_model.safetensors"])
+                config = json.loads((adapter / "adapter_config.json").read_text())
+                self.assertEqual((config["peft_type"], config["r"], config["lora_alpha"]), ("LORA", 3, int(alpha)))
+                self.assertEqual(config["target_modules"], modules)
+                self.assertEqual(config["fan_in_fan_out"], name == "gpt2")
+                low, _ = foreign_model.read_safetensors(adapter / "adapter_model.safetensors")
+                model, _ = foreign_model.read_folder(theirs)
+                merged, _ = foreign_model.read_folder(whole)
+                self.assertEqual(set(merged), set(model))
+                adapted = {key.removeprefix("base_model.model.").removesuffix(".lora_A.weight") + ".weight"
+                           for key in low if key.endswith(".lora_A.weight")}
+                self.assertEqual({key for key in model if merged[key] != model[key]}, adapted)
+                for key in sorted(adapted):
+                    self.expect_merged(low, key, model[key], merged[key], int(alpha) / 3, config["fan_in_fan_out"])
+                back, of_whole = self.path(f"{name}-back"), self.path(f"{name}-whole")
+                self.assertIn("[lora]\nrank = 3\n", harness.program_output("import", theirs, back, "--adapter", adapter))
+                self.assertEqual(self.weight_line(back), self.weight_line(run.directory))
+                harness.program_output("import", whole, of_whole)
+                self.assertAlmostEqual(self.loss(of_whole, text), self.loss(run.directory, text), delta=2e-6)
+                self.assertNotAlmostEqual(self.loss(base.directory, text), self.loss(run.directory, text), delta=1e-3)
+
+    def expect_merged(self, low, key, before, after, scale, is_transposed):
+        name = "base_model.model." + key.removesuffix(".weight")
+        a, b = (low[f"{name}.lora_{part}.weight"].rows() for part in "AB")
+        expected = [[scale * sum(row[i] * a[i][column] for i in range(3)) for column in range(len(a[0]))] for row in b]
+        if is_transposed:
+            expected = [list(column) for column in zip(*expected)]
+        for row, more, now in zip(before.rows(), expected, after.rows()):
+            for value, delta, found in zip(row, more, now):
+                self.assertAlmostEqual(value + delta, found, delta=1e-6)
+
+    def test_adapters_of_another_model_are_refused(self):
+        base, run = self.adapted("llama-plain", [*LLAMA, *ONE_SLICE], "--lora.rank=3", "--lora.alpha=6")
+        other, adapter, theirs = self.trained("gpt2", GPT2), self.path("adapter"), self.path("model")
+        harness.program_output("export", run.directory, adapter)
+        harness.program_output("export", other.directory, theirs)
+        done = harness.call_program("import", theirs, self.path("none"), "--adapter", adapter)
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertIn("holds the adapters of another model", done.stdout)
+        self.assertFalse(self.path("none").exists())
+        config = json.loads((adapter / "adapter_config.json").read_text())
+        (adapter / "adapter_config.json").write_text(json.dumps({**config, "use_dora": True}))
+        harness.program_output("export", base.directory, self.path("own"))
+        done = harness.call_program("import", self.path("own"), self.path("none"), "--adapter", adapter)
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertIn("it has use_dora, and only plain LoRA is known here", done.stdout)
+        (adapter / "adapter_config.json").write_text(json.dumps({**config, "r": 4}))
+        done = harness.call_program("import", self.path("own"), self.path("none"), "--adapter", adapter)
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertRegex(done.stdout, r"another model: .* has shape \[3, 32\], but a model of this shape needs \[4, 32\]")
+        again = self.scene.run("other-rank", [*run.overrides, f"--run.initialize_from={run.directory}", "--lora.rank=2"])
+        start = again.start(1)
+        start.expect_exit(2)
+        self.assertIn("holds adapters of rank 3", start.output())
+        done = harness.call_program("export", base.directory, self.path("nothing"), "--merge")
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertIn("--merge is for runs with adapters", done.stdout)
+
     # run.initialize_from
 
     def test_weights_for_any_number_of_tensor_lanes(self):
