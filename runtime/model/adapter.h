@@ -11,10 +11,11 @@
 
 #include "runtime/core/tensor.h"
 #include "runtime/device/device.h"
+#include "runtime/model/linear_products.h"
 
 namespace holdfast::model {
 
-// Memory that all adapters of a model use in turn.
+// AdapterMemory is the memory that all adapters of a model use in turn.
 struct AdapterMemory {
   void* low = nullptr;          // dtype; (rows, rank): a product of low rank
   void* scaled = nullptr;       // the same, multiplied by the scale
@@ -33,7 +34,8 @@ struct Adapter {
   DType dtype = DType::fp32;
   AdapterMemory memory = {};
 
-  // Where a product goes: to memory that has something already, to which it is added (fp32), or to memory that it sets.
+  // Target says where a product goes: to memory that has something already, to which it is added (fp32), or to memory that
+  // it sets.
   struct Target {
     void* values = nullptr;
     DType dtype = DType::fp32;
@@ -49,6 +51,8 @@ struct Adapter {
                         bool accumulate) const;
 
  private:
+  LinearShape shape_of_a(std::int64_t rows) const;
+  LinearShape shape_of_b(std::int64_t rows) const;
   const void* own_columns(const void* dy_NO) const;
   const void* scaled_input(Device& device, const void* x_NI, std::int64_t rows) const;
   const void* scaled_gradient(Device& device, const void* dy_NO, std::int64_t rows) const;

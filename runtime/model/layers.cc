@@ -36,20 +36,10 @@ void Linear::forward(Device& device, const void* x_NI, void* y_NO, std::int64_t 
     HF_CHECK(residual_NO == nullptr);
     residual_NO = adapters_forward(device, x_NI, rows, dtype_y);
   }
-  device.launch(Matmul{.a = x_NI,
-                       .b = weight,
-                       .c = y_NO,
-                       .bias = added.bias,
-                       .residual = residual_NO,
-                       .m = rows,
-                       .n = outputs,
-                       .k = inputs,
-                       .lda = inputs,
-                       .ldb = inputs,
-                       .ldc = outputs,
-                       .transpose_b = true,
-                       .dtype = dtype,
-                       .dtype_c = dtype_y});
+  Matmul product = forward_product(shape(rows), x_NI, weight, y_NO, dtype_y);
+  product.bias = added.bias;
+  product.residual = residual_NO;
+  device.launch(product);
   if (!in_place) return;
   for (const Adapter& adapter : adapters)
     adapter.forward(device, x_NI, rows, {.values = y_NO, .dtype = dtype_y, .accumulate = true});
@@ -79,19 +69,10 @@ void Linear::input_gradient(Device& device, const void* dy_NO, void* dx_NI, std:
     delta_NI = adapters.front().memory.delta;
     adapters.front().input_gradient(device, dy_NO, rows, {.values = delta_NI, .dtype = dtype_dx}, gelu_of_NI);
   }
-  device.launch(Matmul{.a = dy_NO,
-                       .b = weight,
-                       .c = dx_NI,
-                       .residual = gelu_of_NI == nullptr ? delta_NI : nullptr,
-                       .gelu_of = gelu_of_NI,
-                       .m = rows,
-                       .n = inputs,
-                       .k = outputs,
-                       .lda = outputs,
-                       .ldb = inputs,
-                       .ldc = inputs,
-                       .dtype = dtype,
-                       .dtype_c = dtype_dx});
+  Matmul product = input_gradient_product(shape(rows), dy_NO, weight, dx_NI, dtype_dx);
+  product.residual = gelu_of_NI == nullptr ? delta_NI : nullptr;
+  product.gelu_of = gelu_of_NI;
+  device.launch(product);
   if (in_place) {
     for (const Adapter& adapter : adapters)
       adapter.input_gradient(device, dy_NO, rows, {.values = dx_NI, .dtype = dtype_dx, .accumulate = true});
@@ -103,21 +84,8 @@ void Linear::input_gradient(Device& device, const void* dy_NO, void* dx_NI, std:
 void Linear::weight_gradient_of(Device& device, const void* x_NI, const void* dy_NO, std::int64_t rows,
                                 bool accumulate) const {
   for (const Adapter& adapter : adapters) adapter.weight_gradients(device, x_NI, dy_NO, rows, accumulate);
-  if (weight_gradient != nullptr) {
-    device.launch(Matmul{.a = dy_NO,
-                         .b = x_NI,
-                         .c = weight_gradient,
-                         .m = outputs,
-                         .n = inputs,
-                         .k = rows,
-                         .lda = outputs,
-                         .ldb = inputs,
-                         .ldc = inputs,
-                         .transpose_a = true,
-                         .accumulate = accumulate,
-                         .dtype = dtype,
-                         .dtype_c = DType::fp32});
-  }
+  if (weight_gradient != nullptr)
+    device.launch(weight_gradient_product(shape(rows), dy_NO, x_NI, weight_gradient, accumulate));
   if (bias_gradient == nullptr) return;
   device.launch(BiasGradient{.dy = dy_NO,
                              .gradient = bias_gradient,

@@ -16,6 +16,7 @@
 #include "runtime/core/tensor.h"
 #include "runtime/device/device.h"
 #include "runtime/model/adapter.h"
+#include "runtime/model/linear_products.h"
 #include "runtime/model/spec.h"
 
 namespace holdfast::model {
@@ -41,8 +42,7 @@ struct Linear {
   std::vector<Adapter> adapters = {};  // of some or all outputs, which they do not share
 
   void forward(Device& device, const void* x_NI, void* y_NO, std::int64_t rows) const;
-  // Vectors and matrices that are added to y before it is rounded; null: none. The residual has y's shape and is apart
-  // from it.
+  // Added is what is added to y before it is rounded; null: nothing. The residual has y's shape and is apart from it.
   struct Added {
     const void* bias = nullptr;
     const void* residual_NO = nullptr;
@@ -63,11 +63,14 @@ struct Linear {
   bool is_summed() const { return !adapters.empty() && dtype != DType::fp32; }
 
  private:
+  LinearShape shape(std::int64_t rows) const {
+    return {.rows = rows, .outputs = outputs, .inputs = inputs, .dtype = dtype};
+  }
   const void* adapters_forward(Device& device, const void* x_NI, std::int64_t rows, DType dtype_y) const;
 };
 
-// Gradient of a tensor that belongs to no slice, of which each slice computes a part: (slices, rows, columns), kept until
-// the lane is complete.
+// SlicedGradient is the gradient of a tensor that belongs to no slice, of which each slice computes a part: (slices, rows,
+// columns), kept until the lane is complete.
 struct SlicedGradient {
   float* of_slices = nullptr;
   float* gradient = nullptr;
