@@ -1,20 +1,16 @@
 #include "runtime/interop/adapter_merge.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace holdfast::interop {
 
-AdapterMerge::AdapterMerge(const ModelSpec& spec, TensorReader& weights,
-                           const std::set<std::string>& averaged)
-    : weights_(weights), averaged_(averaged), scale_(static_cast<double>(spec.lora.scale)) {
+AdapterMerge::AdapterMerge(const ModelSpec& spec, ReadParameter read)
+    : read_(std::move(read)), scale_(static_cast<double>(spec.lora.scale)) {
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
     for (AdapterSpec& adapter : adapters_of(spec, layer))
       adapters_[adapter.layer + ".weight"].push_back(std::move(adapter));
   }
-}
-
-Result<void> AdapterMerge::read(const std::string& adapter, std::vector<float>& values) {
-  return weights_.read(adapter, kind_of(adapter, averaged_), 0, std::as_writable_bytes(std::span(values)));
 }
 
 Result<void> AdapterMerge::load(const std::string& parameter) {
@@ -25,8 +21,8 @@ Result<void> AdapterMerge::load(const std::string& parameter) {
     loaded.spec = &spec;
     loaded.a.resize(spec.rank * spec.inputs);
     loaded.b.resize(spec.outputs * spec.rank);
-    HF_TRY_VOID(read(spec.a(), loaded.a));
-    HF_TRY_VOID(read(spec.b(), loaded.b));
+    HF_TRY_VOID(read_(spec.a(), 0, loaded.a));
+    HF_TRY_VOID(read_(spec.b(), 0, loaded.b));
   }
   return {};
 }

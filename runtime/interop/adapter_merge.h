@@ -2,27 +2,25 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "runtime/interop/tensor_reader.h"
-#include "runtime/model/adapter_spec.h"
+#include "runtime/core/result.h"
+#include "runtime/model/spec.h"
 
 namespace holdfast::interop {
 
-// Returns the kind of tensor that is read of a parameter.
-inline const char* kind_of(const std::string& parameter, const std::set<std::string>& averaged) {
-  return averaged.contains(parameter) ? "ema" : "weight";
-}
+// Reads elements of a tensor of the model from `first` on, as many as there are values.
+using ReadParameter =
+    std::function<Result<void>(const std::string& parameter, std::uint64_t first, std::span<float> values)>;
 
 class AdapterMerge {
  public:
-  // Reads the adapters of `weights`, or the averages of those that are in `averaged`, when they are needed; both outlive
-  // it. Those of one matrix are in memory at once.
-  AdapterMerge(const ModelSpec& spec, TensorReader& weights, const std::set<std::string>& averaged);
+  // Reads the adapters when they are needed; those of one matrix are in memory at once.
+  AdapterMerge(const ModelSpec& spec, ReadParameter read);
   // Adds to elements [first, first + values.size()) of a tensor of the model; nothing to those without adapters.
   Result<void> add(const std::string& parameter, std::uint64_t first, std::span<float> values);
 
@@ -32,11 +30,9 @@ class AdapterMerge {
     std::vector<float> a, b;
   };
   Result<void> load(const std::string& parameter);
-  Result<void> read(const std::string& adapter, std::vector<float>& values);
   void add_to_row(std::uint64_t row, std::uint64_t first_column, std::span<float> values);
 
-  TensorReader& weights_;
-  const std::set<std::string>& averaged_;
+  ReadParameter read_;
   double scale_;
   std::map<std::string, std::vector<AdapterSpec>> adapters_;  // by the name of the weight
   std::string loaded_of_;

@@ -60,16 +60,19 @@ Result<void> make_whole(Env& env, TensorReader& weights, const std::string& targ
 class ExportedWeights {
  public:
   ExportedWeights(TensorReader& tensors, const ModelSpec& spec, const std::set<std::string>& averaged)
-      : tensors_(tensors), averaged_(averaged), merge_(spec, tensors, averaged) {}
+      : read_([&tensors, &averaged](const std::string& parameter, std::uint64_t first,
+                                    std::span<float> values) {
+          const char* const kind = averaged.contains(parameter) ? "ema" : "weight";
+          return tensors.read(parameter, kind, first, std::as_writable_bytes(values));
+        }),
+        merge_(spec, read_) {}
   Result<void> read(const std::string& parameter, std::uint64_t first, std::span<float> values) {
-    HF_TRY_VOID(
-        tensors_.read(parameter, kind_of(parameter, averaged_), first, std::as_writable_bytes(values)));
+    HF_TRY_VOID(read_(parameter, first, values));
     return merge_.add(parameter, first, values);
   }
 
  private:
-  TensorReader& tensors_;
-  const std::set<std::string>& averaged_;
+  ReadParameter read_;
   AdapterMerge merge_;
 };
 

@@ -16,7 +16,7 @@ namespace holdfast::interop {
 namespace {
 
 constexpr std::uint64_t peft_config_bytes_max = std::uint64_t{1} << 20;
-// Name of the model in a PeftModel, and of the layers in its class.
+// These begin the names of a layer's modules in a PeftModel.
 constexpr const char* rotary_layers = "base_model.model.model.layers";
 constexpr const char* gpt2_layers = "base_model.model.transformer.h";
 

@@ -557,6 +557,20 @@ class CheckpointsTest(unittest.TestCase):
             for value, delta, found in zip(row, more, now):
                 self.assertAlmostEqual(value + delta, found, delta=1e-6)
 
+    def test_averages_of_adapters_go_out_apart_and_merged(self):
+        base, run = self.adapted("llama-averaged", [*LLAMA, *ONE_SLICE], "--lora.rank=3", "--lora.alpha=6", "--optimizer.ema=0.9")
+        theirs, adapter, averaged, whole = (self.path(part) for part in ("model", "adapter", "averaged", "merged"))
+        harness.program_output("export", base.directory, theirs)
+        harness.program_output("export", run.directory, adapter)
+        harness.program_output("export", run.directory, averaged, "--ema")
+        harness.program_output("export", run.directory, whole, "--ema", "--merge")
+        now, low = (foreign_model.read_safetensors(path / "adapter_model.safetensors")[0] for path in (adapter, averaged))
+        self.assertEqual(set(now), set(low))
+        self.assertTrue(all(now[key] != low[key] for key in low))
+        (model, _), (merged, _) = foreign_model.read_folder(theirs), foreign_model.read_folder(whole)
+        key = "model.layers.0.self_attn.q_proj.weight"
+        self.expect_merged(low, key, model[key], merged[key], 6 / 3, is_transposed=False)
+
     def test_adapters_of_another_model_are_refused(self):
         base, run = self.adapted("llama-plain", [*LLAMA, *ONE_SLICE], "--lora.rank=3", "--lora.alpha=6")
         other, adapter, theirs = self.trained("gpt2", GPT2), self.path("adapter"), self.path("model")
