@@ -102,6 +102,16 @@ class MomentsTest : public RecoveryTest {
     return state;
   }
 
+  // Returns the digest of a run that was stopped and resumed with other numbers of ranks.
+  std::string digest_after_changes(const std::string& run, const Overrides& what) {
+    for (const int ranks : {4, 1, 3}) {
+      const RunEnd end =
+          train({.run = run, .ranks = ranks, .stop_after_steps = ranks == 3 ? 0 : 6, .overrides = what});
+      EXPECT_EQ(end.code, ranks == 3 ? ExitCode::done : ExitCode::saved) << end.message;
+    }
+    return digest(run);
+  }
+
   // Survives deaths of several kinds, with the digest of a run that was not disturbed.
   void expect_survives(const Overrides& what, const std::string& expected) {
     const std::string ram = "checkpoint.ram_every_steps=1";
@@ -162,14 +172,7 @@ TEST_F(MomentsTest, BFloat16HasTheSameBitsInEveryLayout) {
     EXPECT_EQ(trained("all", 8, {"parallel.tensor=2", "parallel.pipeline=2"}), expected);
     EXPECT_EQ(trained("sharded", 4, {"optimizer.shard_gradients=true", "threads=2"}), expected);
     EXPECT_NE(trained("wide", 1, {"optimizer.moments=fp32"}), expected);
-    for (const int ranks : {4, 1, 3}) {  // stopped and resumed with other numbers of ranks
-      const RunEnd end = train({.run = fmt::format("{}-changing", precision),
-                                .ranks = ranks,
-                                .stop_after_steps = ranks == 3 ? 0 : 6,
-                                .overrides = what});
-      ASSERT_EQ(end.code, ranks == 3 ? ExitCode::done : ExitCode::saved) << end.message;
-    }
-    EXPECT_EQ(digest(fmt::format("{}-changing", precision)), expected);
+    EXPECT_EQ(digest_after_changes(fmt::format("{}-changing", precision), what), expected);
   }
 }
 
@@ -252,14 +255,7 @@ TEST_F(MomentsTest, AveragesHaveTheSameBitsInEveryLayout) {
     EXPECT_NE(other, expected);
     EXPECT_NE(none, expected);
     for (const std::string& each : {other, none}) EXPECT_EQ(weights_of(each), weights_of(expected));
-    for (const int ranks : {4, 1, 3}) {  // stopped and resumed with other numbers of ranks
-      const RunEnd end = train({.run = fmt::format("{}-changing", precision),
-                                .ranks = ranks,
-                                .stop_after_steps = ranks == 3 ? 0 : 6,
-                                .overrides = what});
-      ASSERT_EQ(end.code, ranks == 3 ? ExitCode::done : ExitCode::saved) << end.message;
-    }
-    EXPECT_EQ(digest(fmt::format("{}-changing", precision)), expected);
+    EXPECT_EQ(digest_after_changes(fmt::format("{}-changing", precision), what), expected);
   }
 }
 
@@ -328,7 +324,7 @@ TEST_F(MomentsTest, AveragesBeginAndEndOnResume) {
   EXPECT_EQ(digest("never"), expected);
 }
 
-// Of a tensor that is cut, of one whose layer is on one stage alone, and of one that is not cut.
+// Groups decide over a tensor that is cut, one whose layer is on one stage alone, and one that is not cut.
 TEST_F(MomentsTest, WeightDecayGroupsHaveTheSameBitsInEveryLayout) {
   const auto groups = [](const char* list) {
     return model("fp32",
@@ -342,12 +338,7 @@ TEST_F(MomentsTest, WeightDecayGroupsHaveTheSameBitsInEveryLayout) {
   const std::string expected = trained("alone", 1);
   EXPECT_EQ(trained("d3", 3), expected);
   EXPECT_EQ(trained("all", 8, {"parallel.tensor=2", "parallel.pipeline=2"}), expected);
-  for (const int ranks : {4, 1, 3}) {  // stopped and resumed with other numbers of ranks
-    const RunEnd end =
-        train({.run = "changing", .ranks = ranks, .stop_after_steps = ranks == 3 ? 0 : 6, .overrides = what});
-    ASSERT_EQ(end.code, ranks == 3 ? ExitCode::done : ExitCode::saved) << end.message;
-  }
-  EXPECT_EQ(digest("changing"), expected);
+  EXPECT_EQ(digest_after_changes("changing", what), expected);
   expect_done({.run = "without", .overrides = groups("[]")});
   EXPECT_NE(digest("without"), expected);
 }
