@@ -22,7 +22,7 @@
 
 namespace holdfast::test {
 
-// What a thread dies of where a process would have had SIGKILL.
+// Death is what a thread dies of where a process would have had SIGKILL.
 struct Death {};
 
 // The machine of a rank that can die, on any of its threads; it is made by the thread of the rank, which dies where it
@@ -91,7 +91,7 @@ class MortalEnv final : public ForwardingEnv, public std::enable_shared_from_thi
     std::unique_ptr<Thread> inner_;
   };
 
-  // Nobody is left who would make true what is waited for.
+  // MortalCondition ends the waits of a rank that is dead: nobody is left who would make true what it waits for.
   class MortalCondition final : public Condition {
    public:
     MortalCondition(MortalEnv& env, std::unique_ptr<Condition> inner) : env_(env), inner_(std::move(inner)) {
@@ -172,7 +172,7 @@ struct Trouble {
   std::map<int, Env*> host_of = {};   // of ranks that are on one of their own
   std::function<std::unique_ptr<RankWatch>(Env& env, int rank)> begin_watch = {};  // empty: nobody watches
   bool runs_at_launch = false;  // ProcessInputs::runs_at_launch
-  // What lies between a rank and its group; empty: nothing.
+  // Returns what lies between a rank and its group; empty: nothing.
   std::function<std::unique_ptr<ShrinkingWorld>(std::unique_ptr<ShrinkingWorld> world, int rank)> connect =
       {};
 };
@@ -247,6 +247,8 @@ class RecoveryTest : public TrainingTest {
     ThreadRankEnv group_env(env);
     const Result<std::unique_ptr<Membership>> membership =
         Membership::begin(group_env, world, 60'000, [](const Member&) { return true; });
+    // Those that take a new rank in may die meanwhile.
+    if (!membership.ok() && world.is_joiner()) return {membership.error().code, membership.error().message};
     EXPECT_TRUE(membership.ok()) << membership.error().message;
     const std::unique_ptr<RankWatch> watch = trouble.begin_watch ? trouble.begin_watch(env, rank) : nullptr;
     std::function<Result<std::unique_ptr<NcclLibrary>>()> load_nccl;

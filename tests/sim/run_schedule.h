@@ -1,9 +1,9 @@
-// A schedule of the protocol simulator: a run of some ranks, what happens to them in each of its starts, and how long
+// RunSchedule is a schedule of the protocol simulator: a run of some ranks, what happens to them in each of its starts, and how long
 // messages and storage take. It follows from a seed alone, and is one line of text, which makes it again:
 //
 //   ranks=3 pipeline=1 spares=0 newcomers=0 ram=1 disk=4 message_us=300 storage_us=0 | step.begin@5:1=kill | ram_lost
 //
-// What happens is said as HOLDFAST_FAULTS says it (runtime/os/fault_point.h). Besides:
+// Faults are written as in HOLDFAST_FAULTS (runtime/os/fault_point.h). Besides:
 //   disk.OPERATION@N:RANK=EIO, =EIO:ever   the N-th such operation of a rank on files of the run fails, or all from it on
 //   disk.any@N:RANK=EIO:dies               no operation from the N-th on has any effect, and the rank dies where it waits next
 //   ram_lost, damaged                      before a start no RAM snapshot is left; a bit of the newest checkpoint is another
@@ -17,7 +17,7 @@
 
 namespace holdfast::test {
 
-// What seeds draw from, and how often.
+// ScheduleOptions say what seeds draw from, and how often.
 struct ScheduleOptions {
   int ranks_max = 4;
   int starts_max = 2;       // with faults; one without follows

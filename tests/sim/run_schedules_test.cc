@@ -35,7 +35,7 @@
 namespace holdfast::test {
 namespace {
 
-// What a check that fails, and so ends the process, leaves on stderr.
+// A check that fails, and so ends the process, leaves this on stderr.
 std::string playing;  // NOLINT: a handler of a signal has no other way to it
 void say_what_plays(int number) {
   static_cast<void>(!write(STDERR_FILENO, playing.data(), playing.size()));
@@ -217,22 +217,26 @@ class RunSchedules : public RecoveryTest {
     Trouble trouble{.newcomers = schedule.newcomers, .machine = &machine, .runs_at_launch = true};
     for (int rank = 0; rank < ranks; ++rank)
       trouble.host_of[rank] = &processes[static_cast<std::size_t>(rank)];
-    // What a dead process still does to files while its threads unwind has not happened.
+    std::map<int, LateWorld*> worlds;  // by rank
+    // What a dead process still does while its threads unwind has not happened.
     trouble.before_death = [&](int rank) {
       processes[static_cast<std::size_t>(rank)].inject({.for_ever = true});
+      worlds.at(rank)->die();
     };
     trouble.dies = [&](int rank) {
       return dying.contains(rank) && processes[static_cast<std::size_t>(rank)].failure_count() > 0;
     };
-    if (schedule.message_us > 0)
-      trouble.connect = [&](std::unique_ptr<ShrinkingWorld> world, int rank) {
-        return std::make_unique<LateWorld>(
-            std::move(world), machine,
-            [stream = RandomStream(seed, static_cast<std::uint64_t>(rank)), next = std::uint64_t{0},
-             most_us = static_cast<double>(schedule.message_us)]() mutable {
-              return static_cast<std::int64_t>(stream.uniform(next++) * most_us);
-            });
-      };
+    trouble.connect = [&](std::unique_ptr<ShrinkingWorld> world, int rank) {
+      DrawLateness draw_us;
+      if (schedule.message_us > 0)
+        draw_us = [stream = RandomStream(seed, static_cast<std::uint64_t>(rank)), next = std::uint64_t{0},
+                   most_us = static_cast<double>(schedule.message_us)]() mutable {
+          return static_cast<std::int64_t>(stream.uniform(next++) * most_us);
+        };
+      auto late = std::make_unique<LateWorld>(std::move(world), machine, std::move(draw_us));
+      worlds[rank] = late.get();
+      return late;
+    };
     std::vector<std::string> overrides = {fmt::format("training.steps={}", steps),
                                           fmt::format("checkpoint.ram_every_steps={}", schedule.ram_every),
                                           fmt::format("checkpoint.every_steps={}", schedule.disk_every),
