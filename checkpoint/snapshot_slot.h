@@ -147,13 +147,13 @@ class SnapshotReader {
   std::vector<ShardSpec> specs_;
   std::vector<std::uint64_t> offsets_;
   std::vector<std::uint32_t> crc32c_;  // empty: digests alone
-  // Pieces whose blocks have a digest in common, as the numbers of a weight, of its moments and of its average; none: the weight has none.
-  // By piece, where there are digests alone.
+  // StatePieces are the pieces whose blocks have a digest in common, by their numbers: a weight, its moments and its
+  // average; none: the weight has none.
   struct StatePieces {
     std::size_t weight = 0;
     std::optional<std::size_t> moment1 = {}, moment2 = {}, ema = {};
   };
-  std::vector<StatePieces> together_;
+  std::vector<StatePieces> together_;  // by piece, where there are digests alone
   std::vector<bool> verified_;
   std::vector<std::span<const std::byte>> digests_;  // by piece
   std::span<const std::byte> all_digests_;           // empty: unknown

@@ -12,7 +12,7 @@
 
 namespace holdfast::config {
 
-// A part of a block whose outputs get an adapter, in the order of a forward.
+// LoraTarget is a part of a block whose outputs get an adapter, in the order of a forward.
 enum class LoraTarget { q, k, v, qkv, o, gate, up, down };
 
 const char* name_of(LoraTarget target);

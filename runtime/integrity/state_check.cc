@@ -134,7 +134,7 @@ Finding attribute(const StateRecords& records, std::uint64_t steps_ahead, std::u
   finding.report.reason =
       fmt::format("step {}: {}: {}", read_by,
                   finding.of == VerdictSubject::update ? "an update was not the one that its step has"
-                  : of_tensors                         ? "weights or moments changed in memory"
+                  : of_tensors                         ? "weights or optimizer state changed in memory"
                   : of_gradients ? "sums of gradients changed in memory before the update"
                                  : "what the run knows of its steps changed in memory",
                   fmt::join(found, "; "));

@@ -1,4 +1,4 @@
-// The check of the state at rest: some rank's update has read weights or moments that are not what the update
+// The check of the state at rest: some rank's update has read weights or optimizer state that is not what the update
 // before had written, or what was loaded, or sums of gradients that are not those whose norm the vote had, or was made
 // with another learning rate than the step has; or what is no tensor is not the same on all ranks. Nothing of that step
 // can be kept, so the ranks go back to a state that is older than the corruption, and the rank whose state it was

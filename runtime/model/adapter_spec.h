@@ -40,7 +40,7 @@ struct AdapterSpec {
   std::uint64_t shared_elements() const { return rank * (is_split_by_outputs() ? inputs : outputs); }
 };
 
-// Widths of a block that its linear layers have.
+// BlockWidths are the widths of a block that its linear layers have.
 struct BlockWidths {
   std::uint64_t width = 0, queries = 0, keys = 0, feed_forward = 0;
   bool is_gated = false;  // the feed-forward layer

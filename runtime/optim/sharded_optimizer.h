@@ -155,7 +155,7 @@ class ShardedOptimizer {
   OptimizerConfig config_;
   DType dtype_, moments_;
   std::uint64_t rounding_stream_;
-  // What is kept of trained tensors beside their weights (OptimizerConfig::state_kinds()), in memory.
+  // KeptArray is the memory of a kind of state that trained tensors have beside their weights.
   struct KeptArray {
     StateKind kind;
     MemoryPlan::Slot slot = {};

@@ -166,9 +166,10 @@ TEST(StateAttribution, IsOfThoseWhoFoundItInTheirMemory) {
   EXPECT_EQ(finding.of, VerdictSubject::state);
   EXPECT_THAT(leaving(finding), ElementsAre(1));
   EXPECT_EQ(finding.verified_step, 8U);
-  EXPECT_THAT(finding.report.reason,
-              "step 10: weights or moments changed in memory: rank 1 (host h1): head, elements 0 to 7 and 1 "
-              "more blocks");
+  EXPECT_THAT(
+      finding.report.reason,
+      "step 10: weights or optimizer state changed in memory: rank 1 (host h1): head, elements 0 to 7 and 1 "
+      "more blocks");
   records[1].found.is_of_gradients = true;
   finding = attribute(records, 0, 3);
   EXPECT_EQ(finding.of, VerdictSubject::state);

@@ -253,7 +253,7 @@ TEST(Incident, ARankThatWasSentAwayForItsNumbers) {
   LoggedRun run;
   run.start(4, two_hosts);
   run.steps(1, 40, 100);
-  const std::string why = "step 40: weights or moments changed in memory: rank 2";
+  const std::string why = "step 40: weights or optimizer state changed in memory: rank 2";
   run.add(fmt::format(
       R"("event":"verdict","step":40,"kind":"corruption","action":"evict","of":"state","reason":"{}")", why));
   run.fault(40, "rank 2 (host b)", "the others say otherwise", FaultCause::rank_evicted);

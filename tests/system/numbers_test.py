@@ -169,7 +169,7 @@ class FrozenTest(unittest.TestCase):
             self.assertEqual(clean.events("verdict"), [])
             last = int(re.search(r"(?m)^(\d+) parameters", start.output())[1]) - 1  # the buckets of frozen tensors come last
             # In fp32 it is the weight itself, which was compared at the save of step 8, too; in bf16 a copy.
-            back_to, what = (7, "weights or moments") if precision == "fp32" else (6, "frozen parameters")
+            back_to, what = (7, "weights or optimizer state") if precision == "fp32" else (6, "frozen parameters")
             for ranks, action in [(1, "rollback"), (2, "evict")]:
                 with self.subTest(precision=precision, ranks=ranks):
                     run = scene.run(f"{precision}-{ranks}", options)

@@ -102,7 +102,7 @@ HF_INLINE KeptMoments round_moments(RoundingKey key, std::int64_t element, f32x1
           HF_PARTS(f32x16, rounded(v.part[p], random.part[p] >> 16))};
 }
 
-// What a part of a block adds to its digest by the average of its weights, before an update and after.
+// AverageDigests are what a part of a block adds to its digest by the average of its weights, before an update and after.
 struct AverageDigests {
   std::uint64_t read = 0, written = 0;
 };
