@@ -617,8 +617,11 @@ Result<PhaseOutcome> Session::recover(const Error& fault) {
     // Another start may have the run directory by now.
     if (membership.lost_quorum()) setup_.claim.reset();
     if (membership.cut_off()) return rebuilt.error();
-    // The fault that was noticed first is the error to report if this rank is cut off from all others.
-    return left.abandoned() ? fault : rebuilt.error();
+    if (!left.abandoned()) return rebuilt.error();
+    // Cut off from all others, it reports the fault that was noticed first. mpirun ends all ranks at the first exit: one that
+    // was told of the fault lets the one that noticed it go before.
+    if (journal_.recovery()->reported) launched_.env.sleep_us(500'000);
+    return fault;
   }
   HF_FAULT_POINT(launched_.faults, "recover.after_shrink");
   return plan_epoch();
