@@ -87,7 +87,7 @@ ErrorLimits error_limits(DType dtype, bool is_words, const NumberErrors& of_defa
   constexpr double far_off = 0.1;  // a default with more is wrong, and no measure
   ErrorLimits limits{.wrong_kind = of_default.wrong_kind};
   if (is_words) return limits;
-  limits.own = dtype == DType::bf16 ? 1.0 / 256 : dtype == DType::fp64 ? 1e-13 : 4e-6;
+  limits.own = dtype == DType::bf16 ? 1.0 / 128 : dtype == DType::fp64 ? 1e-13 : 4e-6;
   const double most = times * of_default.relative();
   limits.relative = most <= far_off ? std::max(limits.own, most) : limits.own;
   return limits;

@@ -43,8 +43,8 @@ struct ErrorLimits {
   double relative = 0.0;        // that is allowed
   std::int64_t wrong_kind = 0;  // numbers that may be of the wrong kind
 };
-// Returns the limits of an array: those of the tests of Holdfast's own kernels, or some times the error of the default
-// on the same inputs, where they leave few digits. A default that is far off allows nothing.
+// Returns the limits of an array: those of the tests of Holdfast's own kernels (in bf16 the neighbour of a right number), or some
+// times the error of the default on the same inputs, where they leave few digits. A default that is far off allows nothing.
 ErrorLimits error_limits(DType dtype, bool is_words, const NumberErrors& of_default);
 
 // Compares two arrays of one type, of which int32 and words must be equal.

@@ -194,6 +194,18 @@ TEST(NumberErrors, TellsNumbersThatAreNotFinite) {
   EXPECT_EQ(errors.first_wrong_kind, 0);
 }
 
+TEST(ErrorLimits, AllowTheNeighbourOfABf16Number) {
+  const std::uint16_t actual[] = {0xBFA9}, expected[] = {0xBFA8};  // -1.3203125 for -1.3125
+  NumberErrors errors = compare_numbers(std::as_bytes(std::span(actual)), std::as_bytes(std::span(expected)),
+                                        DType::bf16, false);
+  EXPECT_EQ(errors.ulp_max, 1.0);
+  errors.largest_expected = 1.75;
+  EXPECT_LE(errors.relative(), error_limits(DType::bf16, false, {}).relative)
+      << "a sum near the middle of both may be rounded to either";
+  errors.largest_error *= 2.0;
+  EXPECT_GT(errors.relative(), error_limits(DType::bf16, false, {}).relative);
+}
+
 TEST(ErrorLimits, AllowSomeTimesTheErrorOfADefaultThatIsNotFarOff) {
   const auto limits = [](double error) {
     return error_limits(DType::fp32, false, {.largest_error = error, .largest_expected = 1.0});
