@@ -4,6 +4,7 @@
 #include <array>
 #include <bitset>
 #include <cstring>
+#include <numeric>
 
 namespace holdfast::parallel {
 namespace {
@@ -94,15 +95,16 @@ Result<void> all_reduce_in(Part& part, std::span<std::int64_t> words) {
 }
 
 // Gathers on rank 0 by a binomial tree: the subtree of a rank holds neighbouring ranks, so each message is one range
-// of `all`.
-Result<void> gather_in(Part& part, std::span<const std::byte> mine, std::span<std::byte> all) {
+// of `all`. `begin_of`: where the bytes of a rank begin there, and, for size(), where they end.
+Result<void> gather_in(Part& part, std::span<const std::byte> mine, std::span<std::byte> all,
+                       const std::function<std::size_t(std::size_t rank)>& begin_of) {
   const auto rank = static_cast<std::size_t>(part.rank()), size = static_cast<std::size_t>(part.size());
-  const std::size_t bytes = mine.size();
-  HF_CHECK(all.size() == bytes * size);
-  const auto ranks = [&](std::size_t begin, std::size_t count) {
-    return all.subspan(begin * bytes, std::min(count, size - begin) * bytes);
+  HF_CHECK(all.size() == begin_of(size) && mine.size() == begin_of(rank + 1) - begin_of(rank));
+  const auto ranks = [&](std::size_t first, std::size_t count) {
+    const std::size_t begin = begin_of(first);
+    return all.subspan(begin, begin_of(std::min(first + count, size)) - begin);
   };
-  if (bytes > 0) std::memcpy(ranks(rank, 1).data(), mine.data(), bytes);
+  if (!mine.empty()) std::memcpy(ranks(rank, 1).data(), mine.data(), mine.size());
   for (std::size_t step = 1; step < size; step *= 2) {
     if ((rank & step) != 0) {
       HF_TRY_VOID(part.send(ranks(rank, step), static_cast<int>(rank - step)));
@@ -217,32 +219,34 @@ Result<void> all_reduce_sum(Communicator& communicator, const Waiter& waiter, st
 Result<void> gather_on_first(Communicator& communicator, const Waiter& waiter,
                              std::span<const std::byte> mine, std::span<std::byte> all) {
   Part part(communicator, waiter, "a gather", SpanKind::all_gather);
-  return gather_in(part, mine, all);
+  return gather_in(part, mine, all, [&](std::size_t rank) { return rank * mine.size(); });
 }
 
 Result<void> all_gather(Communicator& communicator, const Waiter& waiter, std::span<const std::byte> mine,
                         std::span<std::byte> all) {
   Part part(communicator, waiter, "an all-gather", SpanKind::all_gather);
-  HF_TRY_VOID(gather_in(part, mine, all));
+  HF_TRY_VOID(gather_in(part, mine, all, [&](std::size_t rank) { return rank * mine.size(); }));
   return broadcast_in(part, all);
 }
 
 Result<std::vector<std::string>> all_gather_text(Communicator& communicator, const Waiter& waiter,
                                                  const std::string& mine) {
   const auto size = static_cast<std::size_t>(communicator.size());
-  const auto length = static_cast<std::int64_t>(mine.size());
-  std::vector<std::int64_t> lengths(size);
+  const std::uint64_t length = mine.size();
+  std::vector<std::uint64_t> ends(size +
+                                  1);  // where the text of a rank ends, behind those of the ranks before it
   HF_TRY_VOID(all_gather(communicator, waiter, std::as_bytes(std::span(&length, 1)),
-                         std::as_writable_bytes(std::span(lengths))));
-  const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
-  std::string padded = mine, all(longest * size, '\0');
-  padded.resize(longest);
-  HF_TRY_VOID(all_gather(communicator, waiter, std::as_bytes(std::span<const char>(padded)),
-                         std::as_writable_bytes(std::span<char>(all))));
+                         std::as_writable_bytes(std::span(ends).subspan(1))));
+  std::partial_sum(ends.begin(), ends.end(), ends.begin());
+  std::string all(ends.back(), '\0');
+  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(all));
+  Part part(communicator, waiter, "an all-gather", SpanKind::all_gather);
+  HF_TRY_VOID(
+      gather_in(part, std::as_bytes(std::span(mine)), bytes, [&](std::size_t rank) { return ends[rank]; }));
+  HF_TRY_VOID(broadcast_in(part, bytes));
   std::vector<std::string> texts;
-  for (std::size_t rank = 0; rank < size; ++rank) {
-    texts.push_back(all.substr(rank * longest, static_cast<std::size_t>(lengths[rank])));
-  }
+  for (std::size_t rank = 0; rank < size; ++rank)
+    texts.push_back(all.substr(ends[rank], ends[rank + 1] - ends[rank]));
   return texts;
 }
 

@@ -18,12 +18,12 @@ namespace {
 struct Introduction {
   std::uint64_t epoch = 0;  // epoch that the rank believes to be in
   Member self;
-  MembershipView newest;  // newest view that the rank has agreed on
+  std::optional<std::uint64_t> agreed = {};  // epoch of the newest view that the rank has agreed on
 
   static void visit_fields(auto& self, auto&& visit) {
     visit("epoch", self.epoch);
     visit("self", self.self);
-    visit("newest", self.newest);
+    visit("agreed", self.agreed);
   }
 };
 
@@ -38,7 +38,7 @@ std::vector<int> ranks_of(const std::vector<Member>& members) {
 std::vector<Member> members_lost(const MembershipView& before, const MembershipView& now) {
   std::vector<Member> lost = before.members;
   std::erase_if(lost, [&](const Member& member) {
-    return std::ranges::find(now.members, member.launched_rank, &Member::launched_rank) != now.members.end();
+    return std::ranges::binary_search(now.members, member.launched_rank, {}, &Member::launched_rank);
   });
   return lost;
 }
@@ -69,8 +69,7 @@ Result<std::unique_ptr<Membership>> Membership::begin(Env& env, ShrinkingWorld& 
                                                       std::int64_t timeout_ms, DeathProof proof,
                                                       WaitListener* listener) {
   std::unique_ptr<Membership> membership(new Membership(env, world, std::move(proof), listener));
-  MembershipView newest;
-  HF_TRY(membership->view_, membership->introduce({env, timeout_ms, listener}, newest));
+  HF_TRY(membership->view_, membership->introduce({env, timeout_ms, listener}));
   membership->look_around();
   return membership;
 }
@@ -90,8 +89,7 @@ Result<void> Membership::grow(int count, std::int64_t timeout_ms, const std::str
   if (!communicator().abandoned()) deadline_ns_ = never_ns;
   HF_TRY_VOID(grown);
   ++epoch_;
-  MembershipView newest;
-  HF_TRY(view_, introduce({*env_, timeout_ms, listener_}, newest));
+  HF_TRY(view_, introduce({*env_, timeout_ms, listener_}));
   look_around();
   return {};
 }
@@ -159,7 +157,7 @@ Result<void> Membership::recover(std::int64_t timeout_ms, const std::string& why
     if (epoch_ != epoch_not_known) ++epoch_;
     const Waiter waiter(*env_, std::max<std::int64_t>(1, left_ms()), listener_);
     MembershipView newest;
-    Result<MembershipView> now = introduce(waiter, newest);
+    Result<MembershipView> now = introduce(waiter, &newest);
     Result<void> outcome = outcome_of(now);
     if (outcome.ok()) outcome = check_quorum(waiter, newest, *now);
     if (outcome.ok()) {
@@ -175,24 +173,25 @@ Result<void> Membership::recover(std::int64_t timeout_ms, const std::string& why
               communicator().global_rank(communicator().rank()), timeout_ms);
 }
 
-// Exchanges introductions. `newest` gets the newest view that any of the members has agreed on before.
-Result<MembershipView> Membership::introduce(const Waiter& waiter, MembershipView& newest) {
+// Exchanges introductions. `newest` gets the newest view that any of the members has agreed on before; null: nobody asks.
+// It is sent once, and only where some do not have it: it is as long as there are ranks.
+Result<MembershipView> Membership::introduce(const Waiter& waiter, MembershipView* newest) {
   Communicator& group = communicator();
   const ProcessIdentity own = ProcessIdentity::of(env_->processes(), env_->process_id());
   own_rank_ = group.global_rank(group.rank());
-  const Introduction mine{.epoch = epoch_,
-                          .self = {.launched_rank = own_rank_,
-                                   .process_id = own.id,
-                                   .started_ticks = own.started_ticks,
-                                   .host = env_->host_name(),
-                                   .host_id = env_->host_id()},
-                          .newest = view_};
+  Introduction mine{.epoch = epoch_,
+                    .self = {.launched_rank = own_rank_,
+                             .process_id = own.id,
+                             .started_ticks = own.started_ticks,
+                             .host = env_->host_name(),
+                             .host_id = env_->host_id()}};
+  if (!view_.members.empty()) mine.agreed = view_.epoch;
   HF_TRY(std::vector<Introduction> all, gather(group, waiter, mine));
   for (const Introduction& said : all) {
     if (epoch_ == epoch_not_known) epoch_ = said.epoch;
   }
   MembershipView now{.epoch = epoch_, .members = {}};
-  for (Introduction& said : all) {
+  for (const Introduction& said : all) {
     if (said.epoch != epoch_ && said.epoch != epoch_not_known) {
       group.abandon();
       return fail(ExitCode::communication,
@@ -201,8 +200,16 @@ Result<MembershipView> Membership::introduce(const Waiter& waiter, MembershipVie
                   mine.self.launched_rank, epoch_, said.self.launched_rank, said.epoch);
     }
     now.members.push_back(said.self);
-    if (newest.members.empty() || said.newest.epoch > newest.epoch) newest = std::move(said.newest);
   }
+  if (newest == nullptr) return now;
+  const auto knows = std::ranges::max_element(all, {}, &Introduction::agreed);  // the first of those that do
+  *newest = view_;
+  if (std::ranges::all_of(all, [&](const Introduction& said) { return said.agreed == knows->agreed; }))
+    return now;
+  const auto teller = static_cast<int>(knows - all.begin());
+  const std::string told = group.rank() == teller ? record_to_text(view_) : "";
+  HF_TRY(const std::vector<std::string> texts, all_gather_text(group, waiter, told));
+  HF_TRY(*newest, record_from_text<MembershipView>(texts[static_cast<std::size_t>(teller)]));
   return now;
 }
 
@@ -211,12 +218,14 @@ Result<MembershipView> Membership::introduce(const Waiter& waiter, MembershipVie
 Result<void> Membership::check_quorum(const Waiter& waiter, const MembershipView& before,
                                       const MembershipView& now) {
   const std::vector<Member> missing = members_lost(before, now);
-  HF_TRY(const std::vector<std::vector<int>> dead,
-         gather(communicator(), waiter, proven_dead(missing, before, now)));
+  const std::vector<int> dead = proven_dead(missing, before, now);
+  std::vector<std::int64_t> proofs;  // by missing member, how many ranks know that it is dead
+  for (const Member& member : missing) proofs.push_back(std::ranges::count(dead, member.launched_rank));
+  HF_TRY_VOID(all_reduce_sum(communicator(), waiter, proofs));
   QuorumFacts facts{.before = ranks_of(before.members), .left = ranks_of(now.members), .dead = {}};
-  for (const std::vector<int>& each : dead) facts.dead.insert(facts.dead.end(), each.begin(), each.end());
-  std::ranges::sort(facts.dead);
-  facts.dead.erase(std::unique(facts.dead.begin(), facts.dead.end()), facts.dead.end());
+  for (std::size_t i = 0; i < missing.size(); ++i) {
+    if (proofs[i] > 0) facts.dead.push_back(missing[i].launched_rank);
+  }
   if (has_quorum(facts)) return {};
   return fail(ExitCode::communication,
               "{} of {} ranks are left, and nothing proves that {} died: they may be cut off and go on by "

@@ -178,7 +178,7 @@ class Membership {
         proof_(std::move(proof)),
         listener_(listener),
         epoch_(world.is_joiner() ? epoch_not_known : 0) {}
-  Result<MembershipView> introduce(const Waiter& waiter, MembershipView& newest);
+  Result<MembershipView> introduce(const Waiter& waiter, MembershipView* newest = nullptr);
   Result<void> check_quorum(const Waiter& waiter, const MembershipView& before, const MembershipView& now);
   std::vector<int> proven_dead(const std::vector<Member>& missing, const MembershipView& before,
                                const MembershipView& now);

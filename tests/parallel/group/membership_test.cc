@@ -124,6 +124,103 @@ TEST(Membership, ADeathDuringRecoveryIsRecoveredToo) {
   }
 }
 
+// Whoever's end of the world is one of these dies of its `messages`th message in a recovery.
+struct Death {};
+class DyingWorld final : public ShrinkingWorld {
+ public:
+  DyingWorld(std::unique_ptr<ShrinkingWorld> inner, int messages)
+      : inner_(std::move(inner)), messages_(messages) {}
+  Communicator& current() override {
+    Communicator& newest = inner_->current();
+    if (ends_.empty() || &ends_.back()->inner() != &newest)
+      ends_.push_back(std::make_unique<End>(*this, newest));
+    return *ends_.back();
+  }
+  Result<void> shrink(std::int64_t timeout, const std::string& why) override {
+    recovers_ = true;
+    return inner_->shrink(timeout, why);
+  }
+  Result<void> grow(int count, std::int64_t timeout, const std::string& why) override {
+    return inner_->grow(count, timeout, why);
+  }
+  bool is_joiner() const override { return inner_->is_joiner(); }
+
+ private:
+  class End final : public Communicator {
+   public:
+    End(DyingWorld& world, Communicator& inner) : world_(world), inner_(inner) {}
+    Communicator& inner() { return inner_; }
+    int rank() const override { return inner_.rank(); }
+    int size() const override { return inner_.size(); }
+    int global_rank(int rank) const override { return inner_.global_rank(rank); }
+    Result<Request> send(std::span<const std::byte> source, int peer, int tag) override {
+      world_.count();
+      return inner_.send(source, peer, tag);
+    }
+    Result<Request> receive(std::span<std::byte> target, int peer, int tag) override {
+      world_.count();
+      return inner_.receive(target, peer, tag);
+    }
+    Result<bool> test(Request request) override { return inner_.test(request); }
+    Result<void> check_peers() override { return inner_.check_peers(); }
+    void abandon() override { inner_.abandon(); }
+    bool abandoned() override { return inner_.abandoned(); }
+
+   private:
+    DyingWorld& world_;
+    Communicator& inner_;
+  };
+
+  void count() {
+    if (recovers_ && --messages_ == 0) throw Death{};
+  }
+
+  std::unique_ptr<ShrinkingWorld> inner_;
+  std::vector<std::unique_ptr<End>> ends_;
+  int messages_;
+  bool recovers_ = false;
+};
+
+// Wherever a rank dies in a recovery, some of the others may have agreed on its outcome and some not. Those that have tell
+// the others, so that all go on from one view.
+TEST(Membership, ADeathAtAnyMessageOfARecoveryIsRecoveredToo) {
+  constexpr int ranks = 5, lost = 4, messages_max = 16;
+  for (int dying = 0; dying < lost; ++dying) {
+    for (int messages = 1; messages <= messages_max; ++messages) {
+      LocalWorld world(ranks);
+      ThreadRankEnv env(posix_env());
+      std::vector<std::thread> threads;
+      const auto run_rank = [&](int rank) {
+        DyingWorld mine(world.join(rank), rank == dying ? messages : 0);
+        Result<std::unique_ptr<Membership>> membership =
+            Membership::begin(env, mine, timeout_ms, certainly_dead);
+        ASSERT_TRUE(membership.ok()) << membership.error().message;
+        if (rank == lost) return;
+        // A rank that has not died of so many messages does not die.
+        std::size_t left = 0;
+        while (left != lost - 1) {
+          EXPECT_FALSE(exchange_until_a_death(**membership).ok());
+          const Result<void> recovered = (*membership)->recover(10'000, "somebody is gone");
+          ASSERT_TRUE(recovered.ok()) << recovered.error().message;
+          left = (*membership)->view().members.size();
+          if (rank == dying) return;
+        }
+        EXPECT_EQ((*membership)->communicator().size(), lost - 1);
+      };
+      for (int rank = 0; rank < ranks; ++rank) {
+        threads.emplace_back([&run_rank, rank] {
+          try {
+            run_rank(rank);
+          } catch (const Death&) {
+          }
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      if (testing::Test::HasFailure()) FAIL() << "rank " << dying << " dies of message " << messages;
+    }
+  }
+}
+
 TEST(Membership, WhoCannotProveADeathMustBeTheMajority) {
   run_ranks(4, {}, [](int rank, Membership& membership) {
     if (rank == 0 || rank == 1) return;
