@@ -159,6 +159,8 @@ std::vector<std::string> FoundParts::missing() const {
 
 std::vector<FoundParts> find_parts(std::span<const PartInventory> inventories, const Lineage& lineage) {
   std::map<std::tuple<std::uint64_t, std::uint64_t, std::string>, FoundParts> found;
+  const std::string everywhere;  // no host's name
+  std::map<std::pair<const FoundParts*, std::string>, std::vector<const ShardFile*>> shards_of;  // by host
   for (std::size_t i = 0; i < inventories.size(); ++i) {
     for (const CheckpointPart& part : inventories[i].parts) {
       if (part.run_id == lineage.run_id && lineage.discards(part.state)) continue;
@@ -167,16 +169,22 @@ std::vector<FoundParts> find_parts(std::span<const PartInventory> inventories, c
       parts.state = part.state;
       parts.content = part.content;
       parts.directory_name = checkpoint_names::step_name(part.state.step);
-      parts.named = part.named;
+      if (parts.named.empty()) {
+        parts.named = part.named;
+        for (const ShardFile& shard : parts.named) {
+          for (const std::string& host : shard.hosts) shards_of[{&parts, host}].push_back(&shard);
+          if (shard.hosts.empty()) shards_of[{&parts, everywhere}].push_back(&shard);
+        }
+      }
       parts.with_manifest.push_back(i);
       parts.directories[i] = part.directory;
       for (const std::string& shard : part.present) parts.holders[shard].push_back(i);
-      for (const ShardFile& shard : part.named) {
-        const std::string& host = inventories[i].host;
-        const bool was_here =
-            shard.hosts.empty() || std::ranges::find(shard.hosts, host) != shard.hosts.end();
-        const bool is_here = std::ranges::find(part.present, shard.name) != part.present.end();
-        if (was_here && !is_here) parts.gone[shard.name].push_back(host);
+      const std::string& host = inventories[i].host;
+      for (const std::string& place : {everywhere, host}) {
+        for (const ShardFile* const shard : shards_of[{&parts, place}]) {
+          const bool is_here = std::ranges::find(part.present, shard->name) != part.present.end();
+          if (!is_here) parts.gone[shard->name].push_back(host);
+        }
       }
     }
   }

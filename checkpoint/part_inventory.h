@@ -33,7 +33,8 @@ struct CheckpointPart {
   // Digest of the shards that the manifest names; needed because two layouts may have saved the same step.
   std::string content = {};
   std::string directory = {};
-  std::vector<ShardFile> named = {};      // shards that the manifest names
+  // Shards that the manifest names; empty where an inventory before this one has them for the same state and content.
+  std::vector<ShardFile> named = {};
   std::vector<std::string> present = {};  // those of them that has_shard() finds
 
   static void visit_fields(auto& self, auto&& visit) {

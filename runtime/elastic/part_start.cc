@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
+#include <utility>
 
 #include "checkpoint/names.h"
 #include "checkpoint/part_inventory.h"
@@ -29,6 +31,18 @@ struct VerifiedShards {
     visit("sound", self.sound);
     visit("damage", self.damage);
     visit("may_pass", self.may_pass);
+  }
+};
+
+// The shards that the manifest of a part names.
+struct NamedShards {
+  std::size_t inventory = 0, part = 0;  // by storage domain, and in its inventory
+  std::vector<ShardFile> named = {};
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit("inventory", self.inventory);
+    visit("part", self.part);
+    visit("named", self.named);
   }
 };
 
@@ -102,9 +116,32 @@ class PartsOfHosts {
       });
     }
     HF_TRY_VOID(agree(outcome_of(own)));
+    std::vector<std::vector<ShardFile>> lists;  // by part of this host
+    for (CheckpointPart& part : own->parts) lists.push_back(std::exchange(part.named, {}));
     HF_TRY(std::vector<PartInventory> all, parallel::gather(communicator_, waiter_, *own));
     for (const int leader : domains_.leaders())
       inventories_.push_back(std::move(all[static_cast<std::size_t>(leader)]));
+    return share_lists(std::move(lists));
+  }
+
+  // Shares what manifests name. That is as much as there are ranks, so each list travels once, from the first host that
+  // has it, and only its part has it then (find_parts()).
+  Result<void> share_lists(std::vector<std::vector<ShardFile>> lists) {
+    std::vector<NamedShards> mine;
+    std::set<std::tuple<std::uint64_t, std::uint64_t, std::string>> told;
+    for (std::size_t i = 0; i < inventories_.size(); ++i) {
+      for (std::size_t part = 0; part < inventories_[i].parts.size(); ++part) {
+        const CheckpointPart& each = inventories_[i].parts[part];
+        if (!told.emplace(each.state.generation, each.state.step, each.content).second) continue;
+        if (domains_.leaders()[i] == communicator_.rank())
+          mine.push_back({.inventory = i, .part = part, .named = std::move(lists[part])});
+      }
+    }
+    HF_TRY(std::vector<std::vector<NamedShards>> all, parallel::gather(communicator_, waiter_, mine));
+    for (std::vector<NamedShards>& of_rank : all) {
+      for (NamedShards& each : of_rank)
+        inventories_[each.inventory].parts[each.part].named = std::move(each.named);
+    }
     return {};
   }
 
