@@ -42,26 +42,6 @@ void say_what_plays(int number) {
   std::signal(number, SIG_DFL);
 }
 
-// A machine on which a thread that looks at the clock again and again, and never waits, computes: time passes faster for
-// it, so that what a run measures for some milliseconds takes few looks.
-class ScheduleMachine final : public SimulatedEnv {
- public:
-  using SimulatedEnv::SimulatedEnv;
-  void sleep_us(std::int64_t microseconds) override {
-    looks_ = 0;
-    SimulatedEnv::sleep_us(microseconds);
-  }
-
- private:
-  std::int64_t look_takes_ns() override {
-    constexpr std::int64_t first_ns = 50, most_ns = 1'200'000;
-    constexpr int bits_of_a_look = 4, looks_max = 4;
-    return std::min(first_ns << (bits_of_a_look * std::min(looks_++, looks_max)), most_ns);
-  }
-
-  int looks_ = 0;
-};
-
 struct Played {
   std::string wrong = {};  // a sentence; empty: it is right
   int starts = 0, deaths = 0;
