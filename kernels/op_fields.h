@@ -13,7 +13,7 @@ namespace holdfast::kernels {
   }
 
 HF_FIELDS(BlockSegment, HF_FIELD(first) HF_FIELD(count) HF_FIELD(first_block))
-HF_FIELDS(AdamWTensor,
+HF_FIELDS(OptimizerTensor,
           HF_FIELD(weight) HF_FIELD(moment1) HF_FIELD(moment2) HF_FIELD(ema) HF_FIELD(gradient) HF_FIELD(copy)
               HF_FIELD(kept_weight) HF_FIELD(kept_moment1) HF_FIELD(kept_moment2) HF_FIELD(kept_ema)
                   HF_FIELD(count) HF_FIELD(first_block) HF_FIELD(weight_decay) HF_FIELD(rounding_block))

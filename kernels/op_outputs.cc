@@ -27,7 +27,7 @@ OpOutputs outputs_of(OpId id, const void* arguments) {
   });
 }
 
-OpOutputs outputs_of(const AdamWTensor& tensor, DType moments) {
+OpOutputs outputs_of(const OptimizerTensor& tensor, DType moments) {
   OpOutputs outputs;
   AdamW::visit_tensor({.moments = moments}, tensor,
                       [&](const auto& pointer, const Operand& each) { add(outputs, pointer, each); });

@@ -22,7 +22,7 @@ static_assert(sizeof(StateDamage) == 16);
 
 // One tensor, or the part of it that a rank owns. All arrays have `count` elements; the moments are of the type that
 // the op says. Of a frozen tensor, which only OptimizerDigest takes, moments, average and gradient are null.
-struct AdamWTensor {
+struct OptimizerTensor {
   float* weight = nullptr;
   void* moment1 = nullptr;
   void* moment2 = nullptr;
@@ -64,7 +64,7 @@ struct AdamWTensor {
 struct AdamW {
   static constexpr OpId id = OpId::adamw;
   static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel
-  const AdamWTensor* tensors = nullptr;          // device memory
+  const OptimizerTensor* tensors = nullptr;      // device memory
   std::int64_t tensor_count = 0;
   std::int64_t block_count = 0;  // of all tensors
   float learning_rate = 0, beta1 = 0, beta2 = 0, epsilon = 0;
@@ -117,7 +117,7 @@ void reference(const AdamW& op);
 struct OptimizerDigest {
   static constexpr OpId id = OpId::optimizer_digest;
   static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel
-  const AdamWTensor* tensors = nullptr;          // device memory; their gradients and copies are not used
+  const OptimizerTensor* tensors = nullptr;      // device memory; their gradients and copies are not used
   std::int64_t tensor_count = 0;
   // Range of blocks, counted over all tensors of the table.
   std::int64_t first_block = 0, block_count = 0;

@@ -105,7 +105,7 @@ HF_TWIN(OptimizerDigest, hf_optimizer_digest,
         HF_AT(tensors) HF_AT(tensor_count) HF_AT(first_block) HF_AT(block_count) HF_AT(block_digests)
             HF_AT(checks_digests) HF_AT(moments) HF_AT(damage))
 HF_TWIN(BlockSegment, hf_block_segment, HF_AT(first) HF_AT(count) HF_AT(first_block))
-HF_TWIN(AdamWTensor, hf_adamw_tensor,
+HF_TWIN(OptimizerTensor, hf_adamw_tensor,
         HF_AT(weight) HF_AT(moment1) HF_AT(moment2) HF_AT(ema) HF_AT(gradient) HF_AT(copy) HF_AT(kept_weight)
             HF_AT(kept_moment1) HF_AT(kept_moment2) HF_AT(kept_ema) HF_AT(count) HF_AT(first_block)
                 HF_AT(weight_decay) HF_AT(rounding_block))

@@ -94,7 +94,7 @@ __device__ void store_moments(BFloat16* target, const float (&values)[size]) {
 
 // Moves the average of the weights of `size` elements from `first` on towards `w`, what the update has made of them.
 template <int size, bool with_digests, bool keeps>
-__device__ void move_average(const Coefficients& by, const AdamWTensor& tensor, std::int64_t first,
+__device__ void move_average(const Coefficients& by, const OptimizerTensor& tensor, std::int64_t first,
                              std::uint32_t first_weight, const float (&w)[size], BlockDigests& digests) {
   float average[size];
   load<size>(tensor.ema + first, average);
@@ -111,7 +111,7 @@ __device__ void move_average(const Coefficients& by, const AdamWTensor& tensor, 
 // Updates `size` elements from `first` on. `element`: the number of the first one in its block, in whose digest it has
 // the weight `first_weight`; `key` is that of the block.
 template <int size, bool with_digests, bool keeps, typename Moment>
-__device__ void update(const Coefficients& by, const AdamWTensor& tensor, std::int64_t first,
+__device__ void update(const Coefficients& by, const OptimizerTensor& tensor, std::int64_t first,
                        std::uint32_t element, std::uint32_t first_weight, RoundingKey key,
                        BlockDigests& digests) {
   Moment* const moment1 = static_cast<Moment*>(tensor.moment1) + first;
@@ -152,7 +152,7 @@ __device__ void update(const Coefficients& by, const AdamWTensor& tensor, std::i
 
 // Updates the part of a block [begin, end) that this thread has, `size` neighbouring elements at a time.
 template <int size, bool with_digests, bool keeps, typename Moment>
-__device__ void update_part(const Coefficients& by, const AdamWTensor& tensor, std::int64_t begin,
+__device__ void update_part(const Coefficients& by, const OptimizerTensor& tensor, std::int64_t begin,
                             std::int64_t end, std::uint32_t index, RoundingKey key, BlockDigests& digests) {
   std::uint32_t weight = 1, element = index + threadIdx.x * size;
   if constexpr (with_digests) weight = digest_weight<block_elements>(element);
@@ -164,7 +164,8 @@ __device__ void update_part(const Coefficients& by, const AdamWTensor& tensor, s
 }
 
 // The tensor that holds a block: the last one that starts at or before it.
-__device__ AdamWTensor tensor_of_block(const AdamWTensor* tensors, std::int64_t count, std::int64_t wanted) {
+__device__ OptimizerTensor tensor_of_block(const OptimizerTensor* tensors, std::int64_t count,
+                                           std::int64_t wanted) {
   std::int64_t low = 0;
   for (std::int64_t high = count; high - low > 1;) {
     const std::int64_t middle = low + (high - low) / 2;
@@ -175,7 +176,7 @@ __device__ AdamWTensor tensor_of_block(const AdamWTensor* tensors, std::int64_t 
 
 // Returns whether all arrays can be accessed in packs.
 template <typename Moment>
-__device__ bool aligned(const AdamWTensor& tensor) {
+__device__ bool aligned(const OptimizerTensor& tensor) {
   const auto of = [](const void* address) { return reinterpret_cast<std::uintptr_t>(address); };
   return (of(tensor.weight) | of(tensor.gradient) | of(tensor.ema)) % 16 == 0 && of(tensor.copy) % 8 == 0 &&
          (of(tensor.moment1) | of(tensor.moment2)) % (packed * sizeof(Moment)) == 0 &&
@@ -205,7 +206,7 @@ __device__ void carry_digest(const Digests& of, const BlockDigests& mine) {
 // Returns what this thread adds to the digest of a part of a block [begin, end), of which it takes `size`
 // neighbouring elements at a time.
 template <int size, typename Moment>
-__device__ std::uint64_t digest_of_part(const AdamWTensor& tensor, std::int64_t begin, std::int64_t end,
+__device__ std::uint64_t digest_of_part(const OptimizerTensor& tensor, std::int64_t begin, std::int64_t end,
                                         std::uint32_t index) {
   std::uint64_t digest = 0;
   std::uint32_t weight = digest_weight<block_elements>(index + threadIdx.x * size);
@@ -228,9 +229,9 @@ __device__ std::uint64_t digest_of_part(const AdamWTensor& tensor, std::int64_t 
 
 // A thread block updates a block of elements.
 template <bool with_digests, bool keeps, typename Moment>
-__global__ void adamw(const AdamWTensor* tensors, std::int64_t tensor_count, Coefficients by,
+__global__ void adamw(const OptimizerTensor* tensors, std::int64_t tensor_count, Coefficients by,
                       Digests digests) {
-  const AdamWTensor tensor = tensor_of_block(tensors, tensor_count, blockIdx.x);
+  const OptimizerTensor tensor = tensor_of_block(tensors, tensor_count, blockIdx.x);
   const std::int64_t begin = (blockIdx.x - tensor.first_block) * block;
   const std::int64_t end = min(begin + block, tensor.count);
   const std::int64_t packed_end = aligned<Moment>(tensor) ? begin + (end - begin) / packed * packed : begin;
@@ -246,10 +247,10 @@ __global__ void adamw(const AdamWTensor* tensors, std::int64_t tensor_count, Coe
 
 // A thread block computes the digest of a block of elements.
 template <typename Moment>
-__global__ void state_digests(const AdamWTensor* tensors, std::int64_t tensor_count, std::int64_t first_block,
-                              Digests digests) {
+__global__ void state_digests(const OptimizerTensor* tensors, std::int64_t tensor_count,
+                              std::int64_t first_block, Digests digests) {
   const std::int64_t index = first_block + blockIdx.x;
-  const AdamWTensor tensor = tensor_of_block(tensors, tensor_count, index);
+  const OptimizerTensor tensor = tensor_of_block(tensors, tensor_count, index);
   const std::int64_t begin = (index - tensor.first_block) * block;
   const std::int64_t end = min(begin + block, tensor.count);
   const std::int64_t packed_end = aligned<Moment>(tensor) ? begin + (end - begin) / packed * packed : begin;

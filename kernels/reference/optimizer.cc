@@ -39,7 +39,7 @@ void keep(void* moments, DType dtype, std::int64_t i, float value, std::uint32_t
   }
 }
 
-void keep_state(const AdamWTensor& tensor, DType moments) {
+void keep_state(const OptimizerTensor& tensor, DType moments) {
   const auto elements = static_cast<std::size_t>(tensor.count);
   const auto copy = [](void* to, const void* from, std::size_t bytes) {
     if (to != nullptr) std::memcpy(to, from, bytes);
@@ -50,7 +50,7 @@ void keep_state(const AdamWTensor& tensor, DType moments) {
   if (tensor.ema != nullptr) copy(tensor.kept_ema, tensor.ema, elements * sizeof(float));
 }
 
-void update(const AdamW& op, const AdamWTensor& tensor) {
+void update(const AdamW& op, const OptimizerTensor& tensor) {
   const double beta1 = static_cast<double>(op.beta1);
   const double beta2 = static_cast<double>(op.beta2);
   const Moments moment1(tensor.moment1, op.moments), moment2(tensor.moment2, op.moments);
@@ -79,7 +79,7 @@ void update(const AdamW& op, const AdamWTensor& tensor) {
 }
 
 // Returns the digest of the memory of a tensor's block, which is counted over all tensors of the table.
-std::uint64_t digest_of(const AdamWTensor& tensor, DType moments, std::int64_t index) {
+std::uint64_t digest_of(const OptimizerTensor& tensor, DType moments, std::int64_t index) {
   const std::int64_t first = (index - tensor.first_block) * block;
   const auto from_first = [&](const void* values) -> const void* {
     return values == nullptr
@@ -91,12 +91,12 @@ std::uint64_t digest_of(const AdamWTensor& tensor, DType moments, std::int64_t i
                       tensor.ema == nullptr ? nullptr : tensor.ema + first);
 }
 
-std::uint64_t digest_of_gradient(const AdamWTensor& tensor, std::int64_t index) {
+std::uint64_t digest_of_gradient(const OptimizerTensor& tensor, std::int64_t index) {
   const std::int64_t first = (index - tensor.first_block) * block;
   return state_digest(tensor.gradient + first, nullptr, nullptr, std::min(block, tensor.count - first));
 }
 
-std::int64_t end_block(const AdamWTensor& tensor) {
+std::int64_t end_block(const OptimizerTensor& tensor) {
   return tensor.first_block + (tensor.count + block - 1) / block;
 }
 
@@ -111,7 +111,7 @@ void compare(StateDamage& damage, std::uint64_t kept, std::uint64_t read, std::i
 void reference(const AdamW& op) {
   StateDamage damage, gradient_damage;
   for (std::int64_t t = 0; t < op.tensor_count; ++t) {
-    const AdamWTensor& tensor = op.tensors[t];
+    const OptimizerTensor& tensor = op.tensors[t];
     const std::int64_t end = op.block_digests != nullptr ? end_block(tensor) : tensor.first_block;
     for (std::int64_t b = tensor.first_block; op.checks_digests && b < end; ++b)
       compare(damage, op.block_digests[b], digest_of(tensor, op.moments, b), b);
@@ -128,7 +128,7 @@ void reference(const AdamW& op) {
 void reference(const OptimizerDigest& op) {
   StateDamage damage;
   for (std::int64_t t = 0; t < op.tensor_count; ++t) {
-    const AdamWTensor& tensor = op.tensors[t];
+    const OptimizerTensor& tensor = op.tensors[t];
     const std::int64_t end = std::min(end_block(tensor), op.first_block + op.block_count);
     for (std::int64_t b = std::max(tensor.first_block, op.first_block); b < end; ++b) {
       const std::uint64_t digest = digest_of(tensor, op.moments, b);

@@ -57,7 +57,7 @@ class CallParts {
     Op::visit_operands(
         op, [this](const auto& pointer, const Operand& operand) { add_operand(pointer, operand); });
     if constexpr (requires { op.tensors; }) {
-      for (const AdamWTensor& tensor : std::span(op.tensors, static_cast<std::size_t>(op.tensor_count))) {
+      for (const OptimizerTensor& tensor : std::span(op.tensors, static_cast<std::size_t>(op.tensor_count))) {
         visit_fields(tensor, [this](std::string_view name, const auto& value) { add_number(name, value); });
         Op::visit_tensor(op, tensor, [this](const auto& pointer, const Operand& operand) {
           add_operand(pointer, operand);

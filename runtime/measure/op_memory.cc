@@ -81,12 +81,13 @@ std::byte* OpMemory::filled(std::int64_t bytes, const Operand& operand, const Op
   return filled(operand.name, bytes, std::as_bytes(std::span(halves)));
 }
 
-const AdamWTensor* OpMemory::table(std::vector<AdamWTensor> tensors) {
+const OptimizerTensor* OpMemory::table(std::vector<OptimizerTensor> tensors) {
   if (device_ == nullptr || device_->host_sees_memory())
     return tables_.emplace_back(std::move(tensors)).data();
-  std::byte* memory = allocate("tensors", static_cast<std::int64_t>(tensors.size() * sizeof(AdamWTensor)));
+  std::byte* memory =
+      allocate("tensors", static_cast<std::int64_t>(tensors.size() * sizeof(OptimizerTensor)));
   if (memory != nullptr) write(memory, std::as_bytes(std::span(tensors)));
-  return reinterpret_cast<AdamWTensor*>(memory);
+  return reinterpret_cast<OptimizerTensor*>(memory);
 }
 
 }  // namespace holdfast::measure

@@ -68,8 +68,8 @@ class OpMemory {
     Op::visit_operands(op, hand_out);
     visit_damage(op, hand_out);
     if constexpr (requires { op.tensors; }) {
-      std::vector<AdamWTensor> tensors(op.tensors, op.tensors + op.tensor_count);
-      for (AdamWTensor& tensor : tensors) {
+      std::vector<OptimizerTensor> tensors(op.tensors, op.tensors + op.tensor_count);
+      for (OptimizerTensor& tensor : tensors) {
         Op::visit_tensor(op, tensor, reserve);
         Op::visit_tensor(op, tensor, hand_out);
       }
@@ -93,11 +93,11 @@ class OpMemory {
   // Memory of so many bytes, which holds `pattern` over and over.
   std::byte* filled(const char* name, std::int64_t bytes, std::span<const std::byte> pattern);
   void write(std::byte* target, std::span<const std::byte> source);
-  const AdamWTensor* table(std::vector<AdamWTensor> tensors);
+  const OptimizerTensor* table(std::vector<OptimizerTensor> tensors);
 
   Device* device_ = nullptr;  // null = the heap
   std::vector<MemoryArena> arenas_;
-  std::vector<std::vector<AdamWTensor>> tables_;
+  std::vector<std::vector<OptimizerTensor>> tables_;
   Result<void> outcome_;
 };
 

@@ -47,7 +47,7 @@ class OpTimer {
   std::int64_t begin_ns_ = 0;
   std::vector<Record> records_;
   // By where the device has them, and how many tensors of them an op takes.
-  std::map<std::pair<const AdamWTensor*, std::size_t>, std::vector<AdamWTensor>> tables_;
+  std::map<std::pair<const OptimizerTensor*, std::size_t>, std::vector<OptimizerTensor>> tables_;
 };
 
 }  // namespace holdfast::measure

@@ -69,7 +69,8 @@ ShardedOptimizer::ShardedOptimizer(const BucketPlan& buckets, int rank, DType dt
     first_blocks_.push_back(trained_blocks_ + frozen_blocks_);
     frozen_blocks_ += segment.block_count;
   }
-  table_slot_ = plan.reserve("optimizer.table", MemoryClass::workspace, specs_.size() * sizeof(AdamWTensor));
+  table_slot_ =
+      plan.reserve("optimizer.table", MemoryClass::workspace, specs_.size() * sizeof(OptimizerTensor));
   if (!checks_state_) return;
   digests_slot_ = plan.reserve("optimizer.digests", MemoryClass::workspace,
                                (trained_blocks_ + frozen_blocks_) * sizeof(std::uint64_t));
@@ -82,7 +83,7 @@ void ShardedOptimizer::bind(Device& device, const MemoryArena& arena, std::byte*
   parameters_ = parameters;
   if (dtype_ == DType::bf16) master_ = arena.at<float>(master_slot_);
   for (KeptArray& array : arrays_) array.memory = arena.at<std::byte>(array.slot);
-  std::vector<AdamWTensor> table;
+  std::vector<OptimizerTensor> table;
   for (std::size_t i = 0; i < segments_.size(); ++i) {
     const Segment& segment = segments_[i];
     table.push_back({
@@ -109,8 +110,8 @@ void ShardedOptimizer::bind(Device& device, const MemoryArena& arena, std::byte*
     damage_ = arena.at<StateDamage>(damage_slot_);
     gradient_digests_ = gradients.digests;
   }
-  table_ = arena.at<AdamWTensor>(table_slot_);
-  write_memory(device, arena.at<AdamWTensor>(table_slot_), std::as_bytes(std::span(table)));
+  table_ = arena.at<OptimizerTensor>(table_slot_);
+  write_memory(device, arena.at<OptimizerTensor>(table_slot_), std::as_bytes(std::span(table)));
 }
 
 float* ShardedOptimizer::master(const Segment& segment) const {
@@ -135,7 +136,7 @@ UpdateFactors update_factors(const OptimizerConfig& config, const UpdateScalars&
 }
 
 AdamW ShardedOptimizer::update_of(const UpdateFactors& factors, std::int64_t step,
-                                  const std::vector<AdamWTensor>* kept) const {
+                                  const std::vector<OptimizerTensor>* kept) const {
   return {.tensors = kept != nullptr ? kept->data() : table_,
           .tensor_count = static_cast<std::int64_t>(segments_.size()),
           .block_count = static_cast<std::int64_t>(trained_blocks_),
@@ -169,9 +170,9 @@ bool ShardedOptimizer::can_keep(const Device& device) const {
                              [&](const kernels::KernelRule& rule) { return computes_both(rule.order); });
 }
 
-std::vector<AdamWTensor> ShardedOptimizer::keeping_table(std::span<std::byte* const> targets) const {
+std::vector<OptimizerTensor> ShardedOptimizer::keeping_table(std::span<std::byte* const> targets) const {
   HF_CHECK(targets.size() == specs_.size() + arrays_.size() * segments_.size());  // as state() has them
-  std::vector<AdamWTensor> table = trained_;
+  std::vector<OptimizerTensor> table = trained_;
   for (std::size_t i = 0; i < table.size(); ++i) {
     const auto target = [&](std::size_t array) {
       return array < arrays_.size() ? targets[specs_.size() + array * segments_.size() + i] : nullptr;
@@ -185,7 +186,7 @@ std::vector<AdamWTensor> ShardedOptimizer::keeping_table(std::span<std::byte* co
 }
 
 void ShardedOptimizer::launch_update(Device& device, const UpdateScalars& scalars,
-                                     const std::vector<AdamWTensor>* kept) {
+                                     const std::vector<OptimizerTensor>* kept) {
   UpdateFactors factors = update_factors(config_, scalars);
   if (const std::optional<double> factor = std::exchange(next_rate_factor_, std::nullopt))
     factors.learning_rate = static_cast<float>(scalars.learning_rate * *factor);

@@ -87,13 +87,13 @@ class ShardedOptimizer {
   const std::vector<Segment>& segments() const { return segments_; }  // those that are trained
   // `kept`: table of keeping_table(), so that the update also writes a second copy of the state; null: none is wanted.
   void launch_update(Device& device, const UpdateScalars& scalars,
-                     const std::vector<AdamWTensor>* kept = nullptr);
+                     const std::vector<OptimizerTensor>* kept = nullptr);
   // Returns whether updates can keep the state: they leave digests of it, by which a reader knows that it is whole, the
   // host sees the device's memory, and the kernel that computes them does this as well.
   bool can_keep(const Device& device) const;
   // Returns the table of an update that writes what it leaves to `targets`, one for each element of state(); null: that
   // one is not kept. Those of frozen tensors are not used. Table and targets outlive the update.
-  std::vector<AdamWTensor> keeping_table(std::span<std::byte* const> targets) const;
+  std::vector<OptimizerTensor> keeping_table(std::span<std::byte* const> targets) const;
   struct LaunchedUpdate {
     UpdateScalars scalars;
     UpdateFactors factors;
@@ -139,7 +139,7 @@ class ShardedOptimizer {
 
  private:
   AdamW update_of(const UpdateFactors& factors, std::int64_t step,
-                  const std::vector<AdamWTensor>* kept) const;
+                  const std::vector<OptimizerTensor>* kept) const;
   void launch_digests(Device& device);
   void launch_comparison(Device& device, std::uint64_t first_block, std::uint64_t block_count,
                          StateDamage* damage);
@@ -178,9 +178,9 @@ class ShardedOptimizer {
   std::uint64_t frozen_check_before_ = 0;
   MemoryPlan::Slot master_slot_, table_slot_, digests_slot_, damage_slot_;
   float* master_ = nullptr;
-  const AdamWTensor* table_ = nullptr;  // one per segment, the frozen ones last
-  std::vector<AdamWTensor> trained_;    // the same in the host's memory, of those that are trained
-  std::uint64_t* digests_ = nullptr;    // one per block, or null
+  const OptimizerTensor* table_ = nullptr;  // one per segment, the frozen ones last
+  std::vector<OptimizerTensor> trained_;    // the same in the host's memory, of those that are trained
+  std::uint64_t* digests_ = nullptr;        // one per block, or null
   // Points to the damage of trained tensors, of frozen ones and of gradients, in host_visible memory; or null.
   StateDamage* damage_ = nullptr;
   const std::uint64_t* gradient_digests_ = nullptr;  // one per block of trained tensors; or null

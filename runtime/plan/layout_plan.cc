@@ -58,9 +58,9 @@ double price_sums(const BucketPlan& buckets, std::int64_t lanes, const OpPrices&
 double price_update(const BucketPlan& buckets, const Config& config, const OpPrices& prices) {
   BFloat16 copy;
   float average = 0;
-  const AdamWTensor shard{.ema = config.optimizer.ema > 0.0 ? &average : nullptr,
-                          .copy = precision_of(config) == DType::bf16 ? &copy : nullptr,
-                          .count = static_cast<std::int64_t>(buckets.shard_elements(0))};
+  const OptimizerTensor shard{.ema = config.optimizer.ema > 0.0 ? &average : nullptr,
+                              .copy = precision_of(config) == DType::bf16 ? &copy : nullptr,
+                              .count = static_cast<std::int64_t>(buckets.shard_elements(0))};
   const AdamW update{.tensors = &shard, .tensor_count = 1, .moments = config.optimizer.moment_type()};
   return shard.count == 0 ? 0.0 : prices.seconds(AdamW::id, &update);
 }

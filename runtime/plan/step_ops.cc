@@ -75,7 +75,7 @@ class OpCounter {
   }
 
   // Stands for the optimizer's table, which lies where the host may not see it.
-  std::vector<AdamWTensor> table_;
+  std::vector<OptimizerTensor> table_;
   BFloat16 copy_;
   std::map<std::string, std::size_t> places_;  // in ops_
   std::vector<StepOp> ops_;

@@ -67,7 +67,7 @@ void Snapshot::take_state() {
   if (!run_directory_.empty()) manifest_.values[run_directory_key] = run_directory_;
 }
 
-const std::vector<AdamWTensor>& Snapshot::begin_by_update() {
+const std::vector<OptimizerTensor>& Snapshot::begin_by_update() {
   HF_FAULT_POINT(view_->rank.faults, "snapshot.before_copy");
   slot_.begin();
   if (!table_.empty()) return table_;

@@ -38,7 +38,7 @@ class Snapshot {
   Snapshot(StateView& view, std::span<std::byte> memory, std::uint64_t writer);
 
   // Begins a snapshot that the coming update writes: returns the table for it. Called by the thread that launches.
-  const std::vector<AdamWTensor>& begin_by_update();
+  const std::vector<OptimizerTensor>& begin_by_update();
   // Completes it with what that update does not write, and seals the slot, when the device has run the update and the
   // step is made. The same thread.
   void complete_by_update();
@@ -76,7 +76,7 @@ class Snapshot {
   std::size_t trained_parts_ = 0, state_parts_ = 0;  // the first of frozen state, the first of digests
   std::size_t copied_parts_ = 0;                     // of this snapshot
   bool has_frozen_ = false;                          // the slot has what is frozen, which does not change
-  std::vector<AdamWTensor> table_;  // of updates that write to the slot; empty before the first
+  std::vector<OptimizerTensor> table_;  // of updates that write to the slot; empty before the first
   std::span<const std::byte> memory_;
   SnapshotSlot slot_;
   RunState state_;

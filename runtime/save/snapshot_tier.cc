@@ -122,7 +122,7 @@ std::optional<int> SnapshotTier::unused_slot(const std::vector<const Snapshot*>&
   return static_cast<int>(std::ranges::find_if(snapshots_, is_it) - snapshots_.begin());
 }
 
-const std::vector<AdamWTensor>& SnapshotTier::begin_by_update(Snapshot& free) {
+const std::vector<OptimizerTensor>& SnapshotTier::begin_by_update(Snapshot& free) {
   written_ = &free;
   return free.begin_by_update();
 }

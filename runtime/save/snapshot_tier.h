@@ -83,7 +83,7 @@ class SnapshotTier {
   std::optional<int> unused_slot(const std::vector<const Snapshot*>& waiting) const;
 
   // Has the coming update write a free snapshot: returns the table for it (Snapshot::begin_by_update()).
-  const std::vector<AdamWTensor>& begin_by_update(Snapshot& free);
+  const std::vector<OptimizerTensor>& begin_by_update(Snapshot& free);
   // Says how long an update took; what is more than others take is what the snapshot that it wrote cost.
   void updated(std::int64_t duration_ns);
   // Returns whether the last update wrote a snapshot that is not complete yet. complete_by_update() completes it, and

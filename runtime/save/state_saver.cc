@@ -31,7 +31,7 @@ Result<void> StateSaver::prepare() {
   return snapshots_.prepare(resumed_);
 }
 
-const std::vector<AdamWTensor>* StateSaver::by_update() {
+const std::vector<OptimizerTensor>* StateSaver::by_update() {
   if (!view_->optimizer.can_keep(view_->rank.device) || snapshots_.is_copying() || snapshots_.is_sending())
     return nullptr;
   Snapshot* const free = snapshots_.free_snapshot(disk_.snapshots());

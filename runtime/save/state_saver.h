@@ -74,7 +74,7 @@ class StateSaver {
 
   // Has the coming update write the RAM snapshot that is due after its step, for begin(): returns the table for it
   // (Snapshot::begin_by_update()). Null: the update cannot, or no snapshot is free, and begin() copies the state.
-  const std::vector<AdamWTensor>* by_update();
+  const std::vector<OptimizerTensor>* by_update();
   // Copies the state after the step that was just made, and saves it if `to_disk`; where by_update() has had a RAM
   // snapshot written, completes that. Returns false where a RAM snapshot was skipped.
   Result<bool> begin(bool to_disk);

@@ -80,7 +80,7 @@ StepOutcome outcome_of(Worker& worker, const Ballot& sums, const CheckedStep& ch
 }
 
 void launch_update(Worker& worker, const StepOutcome& outcome, const CheckedStep& checked,
-                   const std::vector<AdamWTensor>* kept) {
+                   const std::vector<OptimizerTensor>* kept) {
   double largest_norm = worker.rank().config.optimizer.gradient_clip;
   if (checked.norm_limit > 0.0 && (largest_norm <= 0.0 || checked.norm_limit < largest_norm))
     largest_norm = checked.norm_limit;
@@ -98,7 +98,7 @@ void launch_update(Worker& worker, const StepOutcome& outcome, const CheckedStep
 // Makes the update of the step, which writes the RAM snapshot that is due after it where it can.
 Result<void> update(Worker& worker, const CheckedStep& checked, StateSaver* saver, StepOutcome& outcome) {
   const bool wants_snapshot = saver != nullptr && outcome.due.to_ram && !outcome.due.wants_disk();
-  const std::vector<AdamWTensor>* const kept = wants_snapshot ? saver->by_update() : nullptr;
+  const std::vector<OptimizerTensor>* const kept = wants_snapshot ? saver->by_update() : nullptr;
   outcome.keeps_state = kept != nullptr;
   HF_FAULT_POINT(worker.rank().faults, "step.before_update");
   const std::int64_t begin_ns = worker.rank().env.monotonic_ns();

@@ -21,7 +21,7 @@ OpCall product(std::int64_t n) {
 }
 
 StepBudget sample_budget() {
-  static constexpr AdamWTensor tensor{.count = 1000};
+  static constexpr OptimizerTensor tensor{.count = 1000};
   const OpCall update(AdamW{.tensors = &tensor, .tensor_count = 1}), sum(Add{.count = 1000});
   const auto step = [&](std::int64_t unit_ns) {
     return std::vector<OpTimer::Record>{record(sum, unit_ns), record(product(64), 3 * unit_ns),

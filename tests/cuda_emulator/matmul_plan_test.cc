@@ -245,7 +245,7 @@ TEST(CudaDevice, PlanningReadsNoMemoryOfAnOp) {
   ASSERT_NE(unreadable, MAP_FAILED);
   const std::unique_ptr<Device> device = cuda_device();
   device->begin_planning();
-  device->launch(AdamW{.tensors = static_cast<const AdamWTensor*>(unreadable), .tensor_count = 3});
+  device->launch(AdamW{.tensors = static_cast<const OptimizerTensor*>(unreadable), .tensor_count = 3});
   EXPECT_TRUE(device->end_planning().ok());
   munmap(unreadable, 4096);
 }

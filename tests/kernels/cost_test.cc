@@ -137,9 +137,9 @@ std::vector<Row> flat_rows() {
   double sums[2];
   std::uint64_t digests[2];
   float moments[1];
-  const AdamWTensor tensors[] = {{.count = 10}, {.copy = half_memory, .count = 3}};
-  const AdamWTensor states[] = {{.moment1 = moments, .moment2 = moments, .count = 4106},
-                                {.count = 10, .first_block = 2}};  // frozen
+  const OptimizerTensor tensors[] = {{.count = 10}, {.copy = half_memory, .count = 3}};
+  const OptimizerTensor states[] = {{.moment1 = moments, .moment2 = moments, .count = 4106},
+                                    {.count = 10, .first_block = 2}};  // frozen
   return {
       {"adamw", cost_of(AdamW{.tensors = tensors, .tensor_count = 1}), 0, 160, 120, 120},
       {"adamw with a bf16 copy", cost_of(AdamW{.tensors = tensors, .tensor_count = 2}), 0, 208, 162, 156},
@@ -226,7 +226,7 @@ TEST(OpCost, IsWhatTheArgumentsSay) {
 }
 
 TEST(OpCost, MemoryUpdatedInPlaceCountsOnceInTheWorkingSet) {
-  const AdamWTensor tensor{.count = 10};
+  const OptimizerTensor tensor{.count = 10};
   const OpCost cost = cost_of(AdamW{.tensors = &tensor, .tensor_count = 1});
   EXPECT_EQ(cost.bytes_moved(), 280U);
   EXPECT_EQ(cost.working_set_bytes(), 160U);

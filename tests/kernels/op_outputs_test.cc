@@ -388,7 +388,7 @@ void OpOutputsTest::flat() {
 void OpOutputsTest::unnamed() {
   Values values = some(8);
   DigestWords words;
-  const AdamWTensor tensor{.weight = values.as<float>(), .count = 8};
+  const OptimizerTensor tensor{.weight = values.as<float>(), .count = 8};
   expect_none(AdamW{.tensors = &tensor, .tensor_count = 1, .block_count = 1});
   expect_none(FillZero{.target = values.data(), .bytes = 8});
   expect_none(Copy{.source = values.data(), .target = values.data(), .bytes = 8});
@@ -415,12 +415,12 @@ TEST_F(OpOutputsTest, OfATensorOfAdamWAreExactlyWhatTheUpdateWrites) {
     const DType moments = copy ? DType::bf16 : DType::fp32;
     const Tensors before = {some(5), some(5, moments), some(5, moments), some(5), canary(6, DType::bf16)};
     Tensors after = before;
-    const AdamWTensor tensor{.weight = after[0].as<float>(),
-                             .moment1 = after[1].data(),
-                             .moment2 = after[2].data(),
-                             .gradient = after[3].as<float>(),
-                             .copy = copy ? after[4].as<BFloat16>() : nullptr,
-                             .count = 5};
+    const OptimizerTensor tensor{.weight = after[0].as<float>(),
+                                 .moment1 = after[1].data(),
+                                 .moment2 = after[2].data(),
+                                 .gradient = after[3].as<float>(),
+                                 .copy = copy ? after[4].as<BFloat16>() : nullptr,
+                                 .count = 5};
     reference(AdamW{.tensors = &tensor,
                     .tensor_count = 1,
                     .block_count = 1,

@@ -75,7 +75,7 @@ class AdamWUpdate {
   std::vector<std::int64_t> counts_;
   bool copy_;
   // Belongs to the op made last, and lies in memory that the device under test reaches, as tensors do.
-  mutable std::vector<AdamWTensor, TensorAllocator<AdamWTensor>> table_;
+  mutable std::vector<OptimizerTensor, TensorAllocator<OptimizerTensor>> table_;
 };
 
 // The update above with digests, in the sixth tensor, and those of gradients that are compared, in the seventh. The
@@ -217,7 +217,7 @@ class KeepingUpdate {
   DigestedUpdate update_;
   DType moments_;
   std::int64_t shift_;
-  mutable std::vector<AdamWTensor, TensorAllocator<AdamWTensor>> table_;
+  mutable std::vector<OptimizerTensor, TensorAllocator<OptimizerTensor>> table_;
 };
 
 // An update that keeps the state leaves the bits of one that does not, and has them twice; whatever the alignment.
@@ -326,7 +326,7 @@ class AveragingUpdate {
   DType moments_;
   bool keeps_, with_digests_ = true;
   std::int64_t shift_;
-  mutable std::vector<AdamWTensor, TensorAllocator<AdamWTensor>> table_;
+  mutable std::vector<OptimizerTensor, TensorAllocator<OptimizerTensor>> table_;
 };
 
 const std::vector<std::int64_t> averaged_counts = {4097, 1, 15, 4096, 12'300, 16, 3, 8192, 70'001};
@@ -659,7 +659,7 @@ class StateExamination {
   DType moments_;
   bool checks_ = false;
   std::int64_t first_block_ = 0, block_count_ = -1;
-  mutable std::vector<AdamWTensor, TensorAllocator<AdamWTensor>> table_;
+  mutable std::vector<OptimizerTensor, TensorAllocator<OptimizerTensor>> table_;
   mutable std::vector<StateDamage, TensorAllocator<StateDamage>> damage_{1};
 };
 

@@ -52,7 +52,7 @@ TEST(CallKey, TellsWhichArraysAreGivenAndWhichAreOneMemory) {
 }
 
 TEST(CallKey, HasTheTensorsAndTheSegmentsOfACall) {
-  AdamWTensor tensors[] = {{.count = 3, .weight_decay = 0.5F}, {.count = 4}};
+  OptimizerTensor tensors[] = {{.count = 3, .weight_decay = 0.5F}, {.count = 4}};
   AdamW op{.tensors = tensors, .tensor_count = 2, .block_count = 2, .learning_rate = 0.1F};
   const measure::CallKey first = key_of(op);
   op.learning_rate = 0.2F;

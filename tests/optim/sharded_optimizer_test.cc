@@ -116,7 +116,7 @@ class Rank {
     std::vector<std::byte*> targets;
     for (std::vector<std::byte>& each : kept)
       targets.push_back(targets.size() % 3 == 2 ? nullptr : each.data());
-    const std::vector<AdamWTensor> table = optimizer_.keeping_table(targets);
+    const std::vector<OptimizerTensor> table = optimizer_.keeping_table(targets);
     optimizer_.launch_update(
         *device_, {.step = step, .learning_rate = 1e-3 * static_cast<double>(step), .gradient_scale = 0.5},
         &table);

@@ -47,7 +47,7 @@ class TimedPricesTest : public testing::Test {
     }
     return {rounds, launch_seconds, /*flops_per_second=*/5e9, "timed"};
   }
-  AdamWTensor shard_{.count = 1000};
+  OptimizerTensor shard_{.count = 1000};
 };
 
 TEST_F(TimedPricesTest, AnOpThatWasTimedTakesItsMedian) {

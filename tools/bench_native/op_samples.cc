@@ -266,12 +266,12 @@ class SampleCollector {
     static float moments[2];
     static BFloat16 copy;
     static StateDamage damage[2];
-    const auto table =
-        std::make_shared<const AdamWTensor>(AdamWTensor{.moment1 = moments,
-                                                        .moment2 = moments + 1,
-                                                        .copy = dtype == DType::bf16 ? &copy : nullptr,
-                                                        .count = count,
-                                                        .weight_decay = 0.1F});
+    const auto table = std::make_shared<const OptimizerTensor>(
+        OptimizerTensor{.moment1 = moments,
+                        .moment2 = moments + 1,
+                        .copy = dtype == DType::bf16 ? &copy : nullptr,
+                        .count = count,
+                        .weight_decay = 0.1F});
     AdamW update{.tensors = table.get(),
                  .tensor_count = 1,
                  .block_count = blocks_of(count),

@@ -45,7 +45,7 @@ class Updates {
       kept_bytes += 2 * room_of(piece);
     }
     kept_slot_ = plan_.reserve("kept", MemoryClass::snapshot, kept_bytes);
-    table_slot_ = plan_.reserve("table", MemoryClass::workspace, weights.size() * sizeof(AdamWTensor));
+    table_slot_ = plan_.reserve("table", MemoryClass::workspace, weights.size() * sizeof(OptimizerTensor));
   }
 
   Result<void> allocate(const MeasuredDevice& bench) {
@@ -67,8 +67,8 @@ class Updates {
       kept.push_back(room);
       room += room_of(piece.spec);
     }
-    const std::vector<AdamWTensor> table = optimizer_.keeping_table(kept);
-    write_memory(*device_, arena_.at<AdamWTensor>(table_slot_), std::as_bytes(std::span(table)));
+    const std::vector<OptimizerTensor> table = optimizer_.keeping_table(kept);
+    write_memory(*device_, arena_.at<OptimizerTensor>(table_slot_), std::as_bytes(std::span(table)));
     return {};
   }
 
@@ -102,7 +102,7 @@ class Updates {
   // Makes it again, and keeps the state as a RAM snapshot has it.
   const std::vector<OpTimer::Record>& update_keeping_state() {
     AdamW op = launched_;
-    op.tensors = arena_.at<AdamWTensor>(table_slot_);
+    op.tensors = arena_.at<OptimizerTensor>(table_slot_);
     op.keeps_state = true;
     return timed([&] { device_->launch(op); });
   }

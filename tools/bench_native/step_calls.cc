@@ -18,7 +18,7 @@ namespace {
 
 // Lists that calls point to. Those of a plan are memory that is addresses alone, or are gone when a call has been seen.
 struct StepLists {
-  std::vector<AdamWTensor> tensors;
+  std::vector<OptimizerTensor> tensors;
   std::vector<BlockSegment> segments;
   std::vector<std::byte> places;  // addresses that stand for memory
 };

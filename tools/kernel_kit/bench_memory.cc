@@ -38,7 +38,7 @@ BenchMemory::BenchMemory(const OpSample& sample, Given given)
     Op::visit_operands(op, add);
     measure::visit_damage(op, add);
     if constexpr (requires { op.tensors; }) {
-      for (const AdamWTensor& tensor : std::span(op.tensors, static_cast<std::size_t>(op.tensor_count)))
+      for (const OptimizerTensor& tensor : std::span(op.tensors, static_cast<std::size_t>(op.tensor_count)))
         Op::visit_tensor(op, tensor, add);
     }
   });

@@ -96,7 +96,7 @@ void visit_states(const Op& base, auto&& visit) {
 
 // Lists over several tensors that ops by block take: of one block, of several, of a part of one.
 struct CallLists {
-  std::vector<AdamWTensor> tensors;
+  std::vector<OptimizerTensor> tensors;
   std::vector<BlockSegment> segments;
   std::int64_t elements = 0, blocks = 0;
 };

@@ -160,7 +160,7 @@ void CheckedMemory::fill(Array& array) const {
 }
 
 void CheckedMemory::leave_gradient_digests(const AdamW& op, std::uint64_t* digests) {
-  for (const AdamWTensor& tensor : std::span(op.tensors, static_cast<std::size_t>(op.tensor_count))) {
+  for (const OptimizerTensor& tensor : std::span(op.tensors, static_cast<std::size_t>(op.tensor_count))) {
     std::vector<double> sums(static_cast<std::size_t>(core::blocks_of(tensor.count)));
     reference(SquareSum{.values = tensor.gradient,
                         .count = tensor.count,

@@ -71,7 +71,7 @@ class CheckedMemory {
     measure::visit_damage(op, hand_out);
     if constexpr (requires { op.tensors; }) {
       table_.assign(op.tensors, op.tensors + op.tensor_count);
-      for (AdamWTensor& tensor : table_) {
+      for (OptimizerTensor& tensor : table_) {
         Op::visit_tensor(op, tensor, reserve);
         Op::visit_tensor(op, tensor, hand_out);
       }
@@ -133,7 +133,7 @@ class CheckedMemory {
   std::map<const void*, std::size_t> places_;    // index of the array by the pointer of the shape
   std::vector<Array> arrays_;
   std::uint64_t operand_ = 0;  // number of operands that were handed out before, whatever memory they share
-  std::vector<AdamWTensor> table_;
+  std::vector<OptimizerTensor> table_;
   std::optional<AdamW> updated_;  // an update that leaves digests
 };
 

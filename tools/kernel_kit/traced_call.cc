@@ -76,7 +76,7 @@ bool set_numbers(auto& object, const Json& numbers) {
 }
 
 template <typename Op>
-std::vector<AdamWTensor> table_of([[maybe_unused]] const Op& op) {
+std::vector<OptimizerTensor> table_of([[maybe_unused]] const Op& op) {
   if constexpr (requires { op.tensors; }) return {op.tensors, op.tensors + op.tensor_count};
   return {};
 }
@@ -132,7 +132,7 @@ TracedArray array_of(std::string name, std::size_t index, const Operand& operand
 template <typename Op>
 void add_arrays(TracedCall& call, const Op& launched, std::int64_t vocabulary, bool is_after) {
   Op op = launched;
-  std::vector<AdamWTensor> table = table_of(op);
+  std::vector<OptimizerTensor> table = table_of(op);
   OperandNames names;
   visit_call(op, table, vocabulary, [&](const auto&, const Operand& operand) { names.count(operand); });
   std::size_t index = 0;
@@ -150,7 +150,7 @@ void add_arrays(TracedCall& call, const Op& launched, std::int64_t vocabulary, b
 
 // TracedLists are what the struct of a call points to, but for its arrays.
 struct TracedLists {
-  std::vector<AdamWTensor> tensors;
+  std::vector<OptimizerTensor> tensors;
   std::vector<BlockSegment> segments;
   std::vector<std::byte> places;  // addresses that stand for memory
 };
@@ -214,7 +214,7 @@ bool is_sound([[maybe_unused]] const Op& op, const TracedLists& lists) {
     if (end > op.count) return false;
   }
   if constexpr (Op::id == OpId::adamw) {
-    return std::ranges::all_of(lists.tensors, [&op](const AdamWTensor& each) {
+    return std::ranges::all_of(lists.tensors, [&op](const OptimizerTensor& each) {
       return each.first_block + core::blocks_of(each.count) <= op.block_count;
     });
   }
@@ -283,11 +283,11 @@ TracedCall begin_call(OpId id, const void* arguments, std::int64_t vocabulary) {
   TracedCall call{.op = id};
   visit_op(id, arguments, [&]<typename Op>(const Op& launched) {
     Op op = launched;
-    std::vector<AdamWTensor> table = table_of(op);
+    std::vector<OptimizerTensor> table = table_of(op);
     call.fields = numbers_of(op);
     if constexpr (requires { op.tensors; }) {
       call.tensors = Json::array();
-      for (const AdamWTensor& each : table) call.tensors.push_back(numbers_of(each));
+      for (const OptimizerTensor& each : table) call.tensors.push_back(numbers_of(each));
     }
     if constexpr (requires { op.segments; }) {
       call.segments = Json::array();
@@ -311,7 +311,7 @@ void end_call(TracedCall& call, OpId id, const void* arguments, std::int64_t voc
 std::uint64_t bytes_of_arrays(OpId id, const void* arguments, std::int64_t vocabulary) {
   std::uint64_t bytes = 0;
   visit_op(id, arguments, [&](auto op) {
-    std::vector<AdamWTensor> table = table_of(op);
+    std::vector<OptimizerTensor> table = table_of(op);
     visit_call(op, table, vocabulary, [&](const auto& pointer, const Operand& operand) {
       if (pointer == nullptr && operand.optional) return;
       const int times = (is_kept_before(op, operand) ? 1 : 0) + (is_kept_after(operand) ? 1 : 0);
@@ -352,7 +352,7 @@ Result<std::string> difference_when_repeated(const TracedCall& call, std::int64_
         Op op = memory.bind(unbound);
         if (std::string problem = runner.run(kernel, &op, std::byte{0xff}); !problem.empty())
           return fail(ExitCode::data, "{}", problem);
-        std::vector<AdamWTensor> table = table_of(op);
+        std::vector<OptimizerTensor> table = table_of(op);
         std::vector<const std::byte*> operands;
         visit_call(op, table, vocabulary, [&](const auto& pointer, const Operand&) {
           operands.push_back(reinterpret_cast<const std::byte*>(pointer));

@@ -50,14 +50,14 @@ struct TracedCall {
 // Calls visit(pointer, operand) for all operands of a call, in the order of CheckedMemory and BenchMemory. `table`: the tensors
 // of an op that has them, which are visited instead of its own. `vocabulary`: rows of a whole table of an embedding.
 template <typename Op>
-void visit_call(Op& op, std::span<AdamWTensor> table, std::int64_t vocabulary, auto&& visit) {
+void visit_call(Op& op, std::span<OptimizerTensor> table, std::int64_t vocabulary, auto&& visit) {
   Op sized = op;
   if constexpr (requires { op.token_count; }) {
     if (op.token_count == 0) sized.token_count = vocabulary;
   }
   Op::visit_operands(sized, visit);
   measure::visit_damage(sized, visit);
-  for ([[maybe_unused]] AdamWTensor& tensor : table) {
+  for ([[maybe_unused]] OptimizerTensor& tensor : table) {
     if constexpr (requires { op.tensors; }) Op::visit_tensor(op, tensor, visit);
   }
   if constexpr (requires { op.token_count; }) sized.token_count = op.token_count;

@@ -111,7 +111,7 @@ struct AverageDigests {
 // what the update has just written. The weights of a block are still in the nearest cache, so a pass of its own costs
 // what the bytes of the average cost, and the update without one has not a register less.
 template <bool with_digests, bool keeps>
-AverageDigests move_average(const AdamW& op, const AdamWTensor& tensor, std::int64_t first,
+AverageDigests move_average(const AdamW& op, const OptimizerTensor& tensor, std::int64_t first,
                             std::int64_t size) {
   const float* const weight = tensor.weight + first;
   float* const ema = tensor.ema + first;
@@ -140,7 +140,7 @@ AverageDigests move_average(const AdamW& op, const AdamWTensor& tensor, std::int
 // corrections are products with their inverses: one division and one root an element are left.
 // put_copy(i, updated, lanes) writes the bf16 copy. `keeps`: the kept arrays are there, and may be streamed to.
 template <bool with_digests, bool keeps, typename Moment, typename PutCopy>
-HF_INLINE void update_elements(const AdamW& op, const AdamWTensor& tensor, std::int64_t first,
+HF_INLINE void update_elements(const AdamW& op, const OptimizerTensor& tensor, std::int64_t first,
                                std::int64_t size, const PutCopy& put_copy) {
   constexpr bool rounds = sizeof(Moment) == sizeof(BFloat16);
   float* weight = tensor.weight + first;
@@ -221,7 +221,7 @@ HF_INLINE void update_elements(const AdamW& op, const AdamWTensor& tensor, std::
 
 // The copy is not read before the next step's forward: it is streamed where its alignment allows.
 template <bool with_digests, bool keeps, typename Moment>
-void update_with_copy(const AdamW& op, const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
+void update_with_copy(const AdamW& op, const OptimizerTensor& tensor, std::int64_t first, std::int64_t size) {
   BFloat16* const copy = tensor.copy;
   if (copy == nullptr) {
     update_elements<with_digests, keeps, Moment>(op, tensor, first, size, [](std::int64_t, f32x16, auto) {});
@@ -244,7 +244,7 @@ void update_with_copy(const AdamW& op, const AdamWTensor& tensor, std::int64_t f
 // Updates elements, and keeps what it leaves of them where that is wanted. Arrays that cannot be streamed to, which no
 // snapshot has, are copied block by block.
 template <bool with_digests, typename Moment>
-void update(const AdamW& op, const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
+void update(const AdamW& op, const OptimizerTensor& tensor, std::int64_t first, std::int64_t size) {
   auto* const moment1 = static_cast<Moment*>(tensor.kept_moment1);
   auto* const moment2 = static_cast<Moment*>(tensor.kept_moment2);
   const bool streams =
@@ -272,7 +272,7 @@ void update(const AdamW& op, const AdamWTensor& tensor, std::int64_t first, std:
 
 // Returns the digest of `size` elements of a tensor from the first of a block on.
 template <bool with_moments, typename Moment>
-std::uint64_t digest_of(const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
+std::uint64_t digest_of(const OptimizerTensor& tensor, std::int64_t first, std::int64_t size) {
   const float* const weight = tensor.weight + first;
   const auto* const moment1 = with_moments ? static_cast<const Moment*>(tensor.moment1) + first : nullptr;
   const auto* const moment2 = with_moments ? static_cast<const Moment*>(tensor.moment2) + first : nullptr;
@@ -295,7 +295,7 @@ std::uint64_t digest_of(const AdamWTensor& tensor, std::int64_t first, std::int6
 }
 
 // Returns what the average of the weights adds to that.
-std::uint64_t digest_of_average(const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
+std::uint64_t digest_of_average(const OptimizerTensor& tensor, std::int64_t first, std::int64_t size) {
   const float* const ema = tensor.ema + first;
   ArrayDigest digest;
   DigestWeights weights;
@@ -309,7 +309,7 @@ std::uint64_t digest_of_average(const AdamWTensor& tensor, std::int64_t first, s
 
 // Compares or leaves the digests of the blocks in `size` elements of a tensor from the first of a block on.
 template <typename Moment>
-void digest_blocks(const OptimizerDigest& op, const AdamWTensor& tensor, std::int64_t first,
+void digest_blocks(const OptimizerDigest& op, const OptimizerTensor& tensor, std::int64_t first,
                    std::int64_t size) {
   for (std::int64_t begin = first; begin < first + size; begin += block) {
     const std::int64_t of_block = tensor.first_block + begin / block;
@@ -333,7 +333,7 @@ void run_adamw(const Context& context, const void* arguments) {
   if (op.gradient_damage != nullptr) *op.gradient_damage = StateDamage{};
   for_chunks(context, op.block_count, adamw_chunk_blocks, [&](std::int64_t begin, std::int64_t blocks) {
     for_parts(op.tensors, op.tensor_count, begin, begin + blocks,
-              [&](const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
+              [&](const OptimizerTensor& tensor, std::int64_t first, std::int64_t size) {
                 for_dtype(
                     op.moments, [&](auto moment) __attribute__((always_inline)) {
                       using Moment = decltype(moment);
@@ -352,7 +352,7 @@ void run_optimizer_digest(const Context& context, const void* arguments) {
   if (op.damage != nullptr) *op.damage = StateDamage{};
   for_chunks(context, op.block_count, adamw_chunk_blocks, [&](std::int64_t begin, std::int64_t blocks) {
     for_parts(op.tensors, op.tensor_count, op.first_block + begin, op.first_block + begin + blocks,
-              [&](const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
+              [&](const OptimizerTensor& tensor, std::int64_t first, std::int64_t size) {
                 for_dtype(
                     op.moments, [&](auto moment) __attribute__((always_inline)) {
                       digest_blocks<decltype(moment)>(op, tensor, first, size);
