@@ -54,6 +54,7 @@ inline constexpr int op_class_count = static_cast<int>(OpClass::count);
   X(cross_entropy_gradient, CrossEntropyGradient, cross_entropy) \
   X(loss_sum, LossSum, cross_entropy)                            \
   X(adamw, AdamW, optimizer)                                     \
+  X(lion, Lion, optimizer)                                       \
   X(square_sum, SquareSum, optimizer)                            \
   X(add, Add, residual)                                          \
   X(accumulate, Accumulate, copy)                                \

@@ -29,8 +29,9 @@ OpOutputs outputs_of(OpId id, const void* arguments) {
 
 OpOutputs outputs_of(const OptimizerTensor& tensor, DType moments) {
   OpOutputs outputs;
-  AdamW::visit_tensor({.moments = moments}, tensor,
-                      [&](const auto& pointer, const Operand& each) { add(outputs, pointer, each); });
+  visit_updated_tensor(AdamW{.moments = moments}, tensor, [&](const auto& pointer, const Operand& each) {
+    if (pointer != nullptr) add(outputs, pointer, each);
+  });
   return outputs;
 }
 

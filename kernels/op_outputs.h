@@ -53,7 +53,7 @@ class OpOutputs {
 //   - the digests of TensorDigest and OptimizerDigest, which are integers;
 //   - the targets of FillZero and Copy, which have no type and may be memory that only the host reaches;
 //   - table_gradient of EmbeddingBackward where it is that of the whole table: the op does not know its size;
-//   - all of AdamW, whose table of tensors the host may not be able to read: see outputs_of(OptimizerTensor).
+//   - all of updates, whose table of tensors the host may not be able to read: see outputs_of(OptimizerTensor).
 // An op on a slice of an embedding writes only the rows of the slice's tokens: all rows are named.
 OpOutputs outputs_of(OpId id, const void* arguments);
 template <typename Op, OpId id = Op::id>
@@ -61,7 +61,7 @@ OpOutputs outputs_of(const Op& op) {
   return outputs_of(id, &op);
 }
 
-// Returns what AdamW writes of one tensor of its table: weight, moments of that type, copy.
+// Returns what an update writes of one tensor of its table: weight, the moments that it has, of that type, and copy.
 OpOutputs outputs_of(const OptimizerTensor& tensor, DType moments);
 
 }  // namespace holdfast::kernels

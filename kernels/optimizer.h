@@ -1,5 +1,5 @@
-// AdamW (Loshchilov & Hutter 2019) with fp32 master weights, the digests of its state, and the block sums of the
-// global gradient norm.
+// Update rules with fp32 master weights: AdamW (Loshchilov & Hutter 2019) and Lion (Chen et al. 2023). Then the digests of
+// the optimizer's state, and the block sums of the global gradient norm.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ struct StateDamage {
 static_assert(sizeof(StateDamage) == 16);
 
 // One tensor, or the part of it that a rank owns. All arrays have `count` elements; the moments are of the type that
-// the op says. Of a frozen tensor, which only OptimizerDigest takes, moments, average and gradient are null.
+// the op says. A rule with one moment has no moment2. Of a frozen tensor, which only OptimizerDigest takes, moments,
+// average and gradient are null.
 struct OptimizerTensor {
   float* weight = nullptr;
   void* moment1 = nullptr;
@@ -29,7 +30,7 @@ struct OptimizerTensor {
   float* ema = nullptr;  // exponential moving average of the weights; or null
   const float* gradient = nullptr;
   BFloat16* copy = nullptr;  // or null
-  // Second copies of what an update leaves, for AdamW::keeps_state; or null.
+  // Second copies of what an update leaves, where it keeps_state; or null.
   float* kept_weight = nullptr;
   void* kept_moment1 = nullptr;
   void* kept_moment2 = nullptr;
@@ -40,6 +41,26 @@ struct OptimizerTensor {
   // Number of the first block for the rounding of bf16 moments. It is the same whoever owns the block.
   std::uint64_t rounding_block = 0;
 };
+
+// Visits what an update of any rule reads and writes of a tensor of its table. A rule is an op: its fields are those of
+// every other but for the coefficients, and moment_count says how many moments of a weight it keeps. Kernels, tables and
+// digests are written once for all rules.
+template <typename Update>
+void visit_updated_tensor(const Update& op, auto& tensor, auto&& visit) {
+  visit(tensor.gradient, reads("gradient", DType::fp32, tensor.count));
+  visit(tensor.weight, updates("weight", DType::fp32, tensor.count));
+  visit(tensor.moment1, updates("moment1", op.moments, tensor.count));
+  if constexpr (Update::moment_count > 1)
+    visit(tensor.moment2, updates("moment2", op.moments, tensor.count).positive());
+  visit(tensor.ema, updates("ema", DType::fp32, tensor.count).if_given());
+  visit(tensor.copy, writes("copy", DType::bf16, tensor.count).if_given());
+  if (!op.keeps_state) return;
+  visit(tensor.kept_weight, writes("kept_weight", DType::fp32, tensor.count).if_given());
+  visit(tensor.kept_moment1, writes("kept_moment1", op.moments, tensor.count).if_given());
+  if constexpr (Update::moment_count > 1)
+    visit(tensor.kept_moment2, writes("kept_moment2", op.moments, tensor.count).if_given());
+  visit(tensor.kept_ema, writes("kept_ema", DType::fp32, tensor.count).if_given());
+}
 
 // Updates each element of all tensors, in fp32:
 //   g = gradient * gradient_scale
@@ -63,6 +84,7 @@ struct OptimizerTensor {
 // or not. The digests of the gradient are those that the op left which took its norm. The copy is not covered.
 struct AdamW {
   static constexpr OpId id = OpId::adamw;
+  static constexpr int moment_count = 2;
   static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel
   const OptimizerTensor* tensors = nullptr;      // device memory
   std::int64_t tensor_count = 0;
@@ -96,24 +118,55 @@ struct AdamW {
                                 .if_given());
   }
   static void visit_tensor(const AdamW& op, auto& tensor, auto&& visit) {
-    visit(tensor.gradient, reads("gradient", DType::fp32, tensor.count));
-    visit(tensor.weight, updates("weight", DType::fp32, tensor.count));
-    visit(tensor.moment1, updates("moment1", op.moments, tensor.count));
-    visit(tensor.moment2, updates("moment2", op.moments, tensor.count).positive());
-    visit(tensor.ema, updates("ema", DType::fp32, tensor.count).if_given());
-    visit(tensor.copy, writes("copy", DType::bf16, tensor.count).if_given());
-    if (!op.keeps_state) return;
-    visit(tensor.kept_weight, writes("kept_weight", DType::fp32, tensor.count).if_given());
-    visit(tensor.kept_moment1, writes("kept_moment1", op.moments, tensor.count).if_given());
-    visit(tensor.kept_moment2, writes("kept_moment2", op.moments, tensor.count).if_given());
-    visit(tensor.kept_ema, writes("kept_ema", DType::fp32, tensor.count).if_given());
+    visit_updated_tensor(op, tensor, visit);
   }
 };
 void reference(const AdamW& op);
 
-// Computes the digests of blocks of optimizer state as it is, by the table of AdamW: of state that was loaded, made,
-// or is to be examined without an update. A tensor without moments, or without an average, has the digests of the rest, as
-// if they were zeros.
+// Updates each element of all tensors, in fp32, by the sign of an average of the gradient:
+//   g = gradient * gradient_scale
+//   c = beta1 m + (1 - beta1) g        m = beta2 m + (1 - beta2) g
+//   w = w - learning_rate * (weight_decay * w + sign(c))
+// The sign of 0 is 0, and that of NaN is NaN. A last bit of c can decide it, so c has the same bits everywhere:
+// fma(m, beta1, rest1 * g) with rest1 = 1 - beta1, each rounded to fp32, where m is the moment as it is kept.
+//
+// There is one moment, in moment1: moment2 and kept_moment2 are null. Everything else is as AdamW says; of an element's
+// random bits the lower half rounds m.
+struct Lion {
+  static constexpr OpId id = OpId::lion;
+  static constexpr int moment_count = 1;
+  static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel
+  const OptimizerTensor* tensors = nullptr;      // device memory
+  std::int64_t tensor_count = 0;
+  std::int64_t block_count = 0;  // of all tensors
+  float learning_rate = 0, beta1 = 0, beta2 = 0;
+  float gradient_scale = 1;        // of clipping
+  float ema_rest = 0;              // 1 - decay of the average
+  DType moments = DType::fp32;     // or bf16
+  std::uint64_t rounding_key = 0;  // as AdamW has it
+  bool keeps_state = false;        // writes the kept_ arrays; else they are not looked at
+  // Digests by block of the table, and what came of comparing them, as AdamW has them.
+  std::uint64_t* block_digests = nullptr;
+  bool checks_digests = false;
+  StateDamage* damage = nullptr;
+  const std::uint64_t* gradient_digests = nullptr;
+  StateDamage* gradient_damage = nullptr;
+  static constexpr const char* shape = AdamW::shape;
+  static void visit_operands(auto& op, auto&& visit) { AdamW::visit_operands(op, visit); }
+  static void visit_tensor(const Lion& op, auto& tensor, auto&& visit) {
+    visit_updated_tensor(op, tensor, visit);
+  }
+};
+void reference(const Lion& op);
+
+// Returns whether an op is the update of some rule.
+constexpr bool is_update(OpId id) {
+  return id == AdamW::id || id == Lion::id;
+}
+
+// Computes the digests of blocks of optimizer state as it is, by the table of an update: of state that was loaded, made,
+// or is to be examined without an update. A tensor without moments, with one of them, or without an average, has the
+// digests of the rest, as if they were zeros.
 struct OptimizerDigest {
   static constexpr OpId id = OpId::optimizer_digest;
   static constexpr bool has_bits_of_cpu = true;  // of its CUDA kernel

@@ -84,6 +84,11 @@ HF_TWIN(AdamW, hf_adamw,
             HF_AT(epsilon) HF_AT(correction1) HF_AT(correction2) HF_AT(gradient_scale) HF_AT(ema_rest)
                 HF_AT(moments) HF_AT(rounding_key) HF_AT(keeps_state) HF_AT(block_digests)
                     HF_AT(checks_digests) HF_AT(damage) HF_AT(gradient_digests) HF_AT(gradient_damage))
+HF_TWIN(Lion, hf_lion,
+        HF_AT(tensors) HF_AT(tensor_count) HF_AT(block_count) HF_AT(learning_rate) HF_AT(beta1) HF_AT(beta2)
+            HF_AT(gradient_scale) HF_AT(ema_rest) HF_AT(moments) HF_AT(rounding_key) HF_AT(keeps_state)
+                HF_AT(block_digests) HF_AT(checks_digests) HF_AT(damage) HF_AT(gradient_digests)
+                    HF_AT(gradient_damage))
 HF_TWIN(SquareSum, hf_square_sum,
         HF_AT(values) HF_AT(count) HF_AT(sums) HF_AT(digests) HF_AT(segments) HF_AT(segment_count))
 HF_TWIN(Add, hf_add, HF_AT(a) HF_AT(b) HF_AT(y) HF_AT(count) HF_AT(dtype))
@@ -147,6 +152,7 @@ constexpr std::uint64_t schemas[op_count] = {
     HF_SCHEMA_CROSS_ENTROPY_GRADIENT,
     HF_SCHEMA_LOSS_SUM,
     HF_SCHEMA_ADAMW,
+    HF_SCHEMA_LION,
     HF_SCHEMA_SQUARE_SUM,
     HF_SCHEMA_ADD,
     HF_SCHEMA_ACCUMULATE,

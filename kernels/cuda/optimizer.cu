@@ -15,16 +15,55 @@ namespace holdfast::kernels::cuda {
 namespace {
 
 constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
-constexpr int adamw_threads = 256;
+constexpr int update_threads = 256;
 constexpr int packed = 4;  // elements that a thread takes at a time where the addresses allow it
-constexpr std::uint32_t digest_step = digest_power(adamw_threads);
-constexpr std::uint32_t digest_step_packed = digest_power(adamw_threads * packed);
+constexpr std::uint32_t digest_step = digest_power(update_threads);
+constexpr std::uint32_t digest_step_packed = digest_power(update_threads * packed);
 
-// Coefficients that are the same for all elements. The divisions by the corrections are products with their
-// inverses, as on the CPU; with the same operations in the same order, both have the same bits.
+// Rule is what an update computes of a gradient: the direction that a weight goes against, and the moments for the next.
+// With the operations of the CPU in its order, both have the same bits.
+template <typename Update>
+struct Rule;
+
+// The divisions by the corrections are products with their inverses.
+template <>
+struct Rule<AdamW> {
+  static constexpr bool has_v = true;
+  float beta1, rest1, beta2, rest2, inverse1, inverse2, epsilon;
+  explicit Rule(const AdamW& op)
+      : beta1(op.beta1),
+        rest1(1.0F - op.beta1),
+        beta2(op.beta2),
+        rest2(1.0F - op.beta2),
+        inverse1(1.0F / op.correction1),
+        inverse2(1.0F / op.correction2),
+        epsilon(op.epsilon) {}
+  __device__ float direction(float g, float& m, float& v) const {
+    m = fmaf(m, beta1, rest1 * g);
+    v = fmaf(v, beta2, rest2 * g * g);
+    return m * inverse1 / (sqrtf(v * inverse2) + epsilon);
+  }
+};
+
+template <>
+struct Rule<Lion> {
+  static constexpr bool has_v = false;
+  float beta1, rest1, beta2, rest2;
+  explicit Rule(const Lion& op)
+      : beta1(op.beta1), rest1(1.0F - op.beta1), beta2(op.beta2), rest2(1.0F - op.beta2) {}
+  __device__ float direction(float g, float& m, float& /*v*/) const {
+    const float c = fmaf(m, beta1, rest1 * g);
+    m = fmaf(m, beta2, rest2 * g);
+    return c > 0.0F ? 1.0F : (c < 0.0F ? -1.0F : c);
+  }
+};
+
+// Coefficients that are the same for all elements and rules, and the rule.
+template <typename Update>
 struct Coefficients {
-  float gradient_scale, beta1, rest1, beta2, rest2, inverse1, inverse2, epsilon, minus_rate, ema_rest;
+  float gradient_scale, minus_rate, ema_rest;
   std::uint64_t rounding_key;
+  Rule<Update> rule;
 };
 
 // Digests of all blocks, as AdamW has them.
@@ -62,13 +101,13 @@ __device__ std::uint64_t digest_part(std::uint32_t weight, const float (&w)[size
 }
 
 // Rounds averaged moments to those that are kept. `element`: the number of the first one in its block.
-template <int size>
+template <int size, bool has_v>
 __device__ void round_moments(RoundingKey key, std::uint32_t element, float (&m)[size], float (&v)[size]) {
 #pragma unroll
   for (int i = 0; i < size; ++i) {
     const std::uint32_t random = rounding_bits(key, element + i);
     m[i] = __uint_as_float(rounded_with(__float_as_uint(m[i]), random & 0xffffU));
-    v[i] = __uint_as_float(rounded_with(__float_as_uint(v[i]), random >> 16));
+    if constexpr (has_v) v[i] = __uint_as_float(rounded_with(__float_as_uint(v[i]), random >> 16));
   }
 }
 
@@ -93,9 +132,10 @@ __device__ void store_moments(BFloat16* target, const float (&values)[size]) {
 }
 
 // Moves the average of the weights of `size` elements from `first` on towards `w`, what the update has made of them.
-template <int size, bool with_digests, bool keeps>
-__device__ void move_average(const Coefficients& by, const OptimizerTensor& tensor, std::int64_t first,
-                             std::uint32_t first_weight, const float (&w)[size], BlockDigests& digests) {
+template <int size, bool with_digests, bool keeps, typename Update>
+__device__ void move_average(const Coefficients<Update>& by, const OptimizerTensor& tensor,
+                             std::int64_t first, std::uint32_t first_weight, const float (&w)[size],
+                             BlockDigests& digests) {
   float average[size];
   load<size>(tensor.ema + first, average);
   if constexpr (with_digests) digests.read += digest_of_ema * digest_part<size>(first_weight, average);
@@ -110,16 +150,17 @@ __device__ void move_average(const Coefficients& by, const OptimizerTensor& tens
 
 // Updates `size` elements from `first` on. `element`: the number of the first one in its block, in whose digest it has
 // the weight `first_weight`; `key` is that of the block.
-template <int size, bool with_digests, bool keeps, typename Moment>
-__device__ void update(const Coefficients& by, const OptimizerTensor& tensor, std::int64_t first,
+template <int size, bool with_digests, bool keeps, typename Moment, typename Update>
+__device__ void update(const Coefficients<Update>& by, const OptimizerTensor& tensor, std::int64_t first,
                        std::uint32_t element, std::uint32_t first_weight, RoundingKey key,
                        BlockDigests& digests) {
+  constexpr bool has_v = Rule<Update>::has_v;
   Moment* const moment1 = static_cast<Moment*>(tensor.moment1) + first;
-  Moment* const moment2 = static_cast<Moment*>(tensor.moment2) + first;
-  float w[size], m[size], v[size], g[size];
+  Moment* const moment2 = has_v ? static_cast<Moment*>(tensor.moment2) + first : nullptr;
+  float w[size], m[size], v[size] = {}, g[size];
   load<size>(tensor.gradient + first, g);
   load<size>(moment1, m);
-  load<size>(moment2, v);
+  if constexpr (has_v) load<size>(moment2, v);
   load<size>(tensor.weight + first, w);
   if constexpr (with_digests) {
     digests.read += digest_part<size>(first_weight, w, m, v);
@@ -128,22 +169,20 @@ __device__ void update(const Coefficients& by, const OptimizerTensor& tensor, st
 #pragma unroll
   for (int i = 0; i < size; ++i) {
     g[i] *= by.gradient_scale;
-    m[i] = fmaf(m[i], by.beta1, by.rest1 * g[i]);
-    v[i] = fmaf(v[i], by.beta2, by.rest2 * g[i] * g[i]);
-    const float direction = m[i] * by.inverse1 / (sqrtf(v[i] * by.inverse2) + by.epsilon);
+    const float direction = by.rule.direction(g[i], m[i], v[i]);
     w[i] = fmaf(by.minus_rate, fmaf(tensor.weight_decay, w[i], direction), w[i]);
   }
-  if constexpr (std::is_same_v<Moment, BFloat16>) round_moments<size>(key, element, m, v);
+  if constexpr (std::is_same_v<Moment, BFloat16>) round_moments<size, has_v>(key, element, m, v);
   if constexpr (with_digests) digests.written += digest_part<size>(first_weight, w, m, v);
   store_moments<size>(moment1, m);
-  store_moments<size>(moment2, v);
+  if constexpr (has_v) store_moments<size>(moment2, v);
   store<size>(tensor.weight + first, w);
   if (tensor.copy != nullptr) store<size>(tensor.copy + first, w);
   if constexpr (keeps) {
     if (tensor.kept_weight != nullptr) store<size>(tensor.kept_weight + first, w);
     if (tensor.kept_moment1 != nullptr)
       store_moments<size>(static_cast<Moment*>(tensor.kept_moment1) + first, m);
-    if (tensor.kept_moment2 != nullptr)
+    if (has_v && tensor.kept_moment2 != nullptr)
       store_moments<size>(static_cast<Moment*>(tensor.kept_moment2) + first, v);
   }
   if (tensor.ema != nullptr)
@@ -151,15 +190,15 @@ __device__ void update(const Coefficients& by, const OptimizerTensor& tensor, st
 }
 
 // Updates the part of a block [begin, end) that this thread has, `size` neighbouring elements at a time.
-template <int size, bool with_digests, bool keeps, typename Moment>
-__device__ void update_part(const Coefficients& by, const OptimizerTensor& tensor, std::int64_t begin,
+template <int size, bool with_digests, bool keeps, typename Moment, typename Update>
+__device__ void update_part(const Coefficients<Update>& by, const OptimizerTensor& tensor, std::int64_t begin,
                             std::int64_t end, std::uint32_t index, RoundingKey key, BlockDigests& digests) {
   std::uint32_t weight = 1, element = index + threadIdx.x * size;
   if constexpr (with_digests) weight = digest_weight<block_elements>(element);
-  for (std::int64_t i = begin + threadIdx.x * size; i < end; i += adamw_threads * size) {
+  for (std::int64_t i = begin + threadIdx.x * size; i < end; i += update_threads * size) {
     update<size, with_digests, keeps, Moment>(by, tensor, i, element, weight, key, digests);
     weight *= size == 1 ? digest_step : digest_step_packed;
-    element += adamw_threads * size;
+    element += update_threads * size;
   }
 }
 
@@ -210,12 +249,12 @@ __device__ std::uint64_t digest_of_part(const OptimizerTensor& tensor, std::int6
                                         std::uint32_t index) {
   std::uint64_t digest = 0;
   std::uint32_t weight = digest_weight<block_elements>(index + threadIdx.x * size);
-  for (std::int64_t i = begin + threadIdx.x * size; i < end; i += adamw_threads * size) {
+  for (std::int64_t i = begin + threadIdx.x * size; i < end; i += update_threads * size) {
     float w[size], m[size] = {}, v[size] = {};
     load<size>(tensor.weight + i, w);
     if (tensor.moment1 != nullptr) {
       load<size>(static_cast<const Moment*>(tensor.moment1) + i, m);
-      load<size>(static_cast<const Moment*>(tensor.moment2) + i, v);
+      if (tensor.moment2 != nullptr) load<size>(static_cast<const Moment*>(tensor.moment2) + i, v);
     }
     digest += digest_part<size>(weight, w, m, v);
     if (tensor.ema != nullptr) {
@@ -228,9 +267,9 @@ __device__ std::uint64_t digest_of_part(const OptimizerTensor& tensor, std::int6
 }
 
 // A thread block updates a block of elements.
-template <bool with_digests, bool keeps, typename Moment>
-__global__ void adamw(const OptimizerTensor* tensors, std::int64_t tensor_count, Coefficients by,
-                      Digests digests) {
+template <typename Update, bool with_digests, bool keeps, typename Moment>
+__global__ void update_blocks(const OptimizerTensor* tensors, std::int64_t tensor_count,
+                              Coefficients<Update> by, Digests digests) {
   const OptimizerTensor tensor = tensor_of_block(tensors, tensor_count, blockIdx.x);
   const std::int64_t begin = (blockIdx.x - tensor.first_block) * block;
   const std::int64_t end = min(begin + block, tensor.count);
@@ -270,29 +309,22 @@ __global__ void clear_damage(StateDamage* damage) {
   *damage = StateDamage{};
 }
 
-}  // namespace
-
-void run_adamw(Context& context, const void* arguments) {
-  const AdamW& op = *static_cast<const AdamW*>(arguments);
-  const Coefficients by = {.gradient_scale = op.gradient_scale,
-                           .beta1 = op.beta1,
-                           .rest1 = 1.0F - op.beta1,
-                           .beta2 = op.beta2,
-                           .rest2 = 1.0F - op.beta2,
-                           .inverse1 = 1.0F / op.correction1,
-                           .inverse2 = 1.0F / op.correction2,
-                           .epsilon = op.epsilon,
-                           .minus_rate = -op.learning_rate,
-                           .ema_rest = op.ema_rest,
-                           .rounding_key = op.rounding_key};
+template <typename Update>
+void run_update(Context& context, const Update& op) {
+  const Coefficients<Update> by = {.gradient_scale = op.gradient_scale,
+                                   .minus_rate = -op.learning_rate,
+                                   .ema_rest = op.ema_rest,
+                                   .rounding_key = op.rounding_key,
+                                   .rule = Rule<Update>(op)};
   const Digests digests = {.blocks = op.block_digests,
                            .checks = op.checks_digests,
                            .damage = op.damage,
                            .gradients = op.gradient_digests,
                            .gradient_damage = op.gradient_damage};
-  const Grid grid = {.blocks = blocks_for(op.block_count, 1), .threads = adamw_threads};
-  for (StateDamage* const damage : {op.damage, op.gradient_damage})
-    if (damage != nullptr) launch(context, clear_damage, {.blocks = 1, .threads = 1}, damage);
+  const Grid grid = {.blocks = blocks_for(op.block_count, 1), .threads = update_threads};
+  if (op.damage != nullptr) launch(context, clear_damage, {.blocks = 1, .threads = 1}, op.damage);
+  if (op.gradient_damage != nullptr)
+    launch(context, clear_damage, {.blocks = 1, .threads = 1}, op.gradient_damage);
   for_dtype(op.moments, [&](auto moment) {
     using Moment = decltype(moment);
     const auto run = [&](auto* kernel) {
@@ -300,17 +332,29 @@ void run_adamw(Context& context, const void* arguments) {
     };
     const bool with_digests = op.block_digests != nullptr;
     if (op.keeps_state) {
-      run(with_digests ? adamw<true, true, Moment> : adamw<false, true, Moment>);
+      run(with_digests ? update_blocks<Update, true, true, Moment>
+                       : update_blocks<Update, false, true, Moment>);
     } else {
-      run(with_digests ? adamw<true, false, Moment> : adamw<false, false, Moment>);
+      run(with_digests ? update_blocks<Update, true, false, Moment>
+                       : update_blocks<Update, false, false, Moment>);
     }
   });
+}
+
+}  // namespace
+
+void run_adamw(Context& context, const void* arguments) {
+  run_update(context, *static_cast<const AdamW*>(arguments));
+}
+
+void run_lion(Context& context, const void* arguments) {
+  run_update(context, *static_cast<const Lion*>(arguments));
 }
 
 void run_optimizer_digest(Context& context, const void* arguments) {
   const OptimizerDigest& op = *static_cast<const OptimizerDigest*>(arguments);
   const Digests digests = {.blocks = op.block_digests, .checks = op.checks_digests, .damage = op.damage};
-  const Grid grid = {.blocks = blocks_for(op.block_count, 1), .threads = adamw_threads};
+  const Grid grid = {.blocks = blocks_for(op.block_count, 1), .threads = update_threads};
   if (op.damage != nullptr) launch(context, clear_damage, {.blocks = 1, .threads = 1}, op.damage);
   for_dtype(op.moments, [&](auto moment) {
     launch(context, state_digests<decltype(moment)>, grid, op.tensors, op.tensor_count, op.first_block,

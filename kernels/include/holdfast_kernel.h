@@ -98,7 +98,8 @@ typedef struct hf_block_segment {
 } hf_block_segment;
 
 // One tensor, or the part of it that a rank owns. All arrays have `count` elements; the moments are of the type that
-// the op says. Of a frozen tensor, which only OptimizerDigest takes, moments, average and gradient are null.
+// the op says. A rule with one moment has no moment2. Of a frozen tensor, which only OptimizerDigest takes, moments,
+// average and gradient are null.
 typedef struct hf_adamw_tensor {
   float* weight;
   void* moment1;
@@ -106,7 +107,7 @@ typedef struct hf_adamw_tensor {
   float* ema;  // exponential moving average of the weights; or NULL
   const float* gradient;
   uint16_t* copy;      // or NULL
-  float* kept_weight;  // Second copies of what an update leaves, for AdamW::keeps_state; or NULL.
+  float* kept_weight;  // Second copies of what an update leaves, where it keeps_state; or NULL.
   void* kept_moment1;
   void* kept_moment2;
   float* kept_ema;
@@ -759,8 +760,8 @@ typedef struct hf_loss_sum {
 
 // === op adamw ===
 //
-// AdamW (Loshchilov & Hutter 2019) with fp32 master weights, the digests of its state, and the block sums of the
-// global gradient norm.
+// Update rules with fp32 master weights: AdamW (Loshchilov & Hutter 2019) and Lion (Chen et al. 2023). Then the digests of
+// the optimizer's state, and the block sums of the global gradient norm.
 //
 // Updates each element of all tensors, in fp32:
 //   g = gradient * gradient_scale
@@ -813,10 +814,46 @@ typedef struct hf_adamw {
 } hf_adamw;
 #define HF_SCHEMA_ADAMW UINT64_C(0x907b1876ec59d1a2)
 
+// === op lion ===
+//
+// Update rules with fp32 master weights: AdamW (Loshchilov & Hutter 2019) and Lion (Chen et al. 2023). Then the digests of
+// the optimizer's state, and the block sums of the global gradient norm.
+//
+// Updates each element of all tensors, in fp32, by the sign of an average of the gradient:
+//   g = gradient * gradient_scale
+//   c = beta1 m + (1 - beta1) g        m = beta2 m + (1 - beta2) g
+//   w = w - learning_rate * (weight_decay * w + sign(c))
+// The sign of 0 is 0, and that of NaN is NaN. A last bit of c can decide it, so c has the same bits everywhere:
+// fma(m, beta1, rest1 * g) with rest1 = 1 - beta1, each rounded to fp32, where m is the moment as it is kept.
+//
+// There is one moment, in moment1: moment2 and kept_moment2 are null. Everything else is as AdamW says; of an element's
+// random bits the lower half rounds m.
+typedef struct hf_lion {
+  const hf_adamw_tensor* tensors;  // device memory
+  int64_t tensor_count;
+  int64_t block_count;  // of all tensors
+  float learning_rate;
+  float beta1;
+  float beta2;
+  float gradient_scale;   // of clipping
+  float ema_rest;         // 1 - decay of the average
+  uint8_t moments;        // HF_FP32 or HF_BF16; or bf16
+  uint64_t rounding_key;  // as AdamW has it
+  uint8_t keeps_state;    // writes the kept_ arrays; else they are not looked at
+  // written, words, block_count elements, of sizeof(uint64_t) bytes, added to where checks_digests, or NULL;
+  // Digests by block of the table, and what came of comparing them, as AdamW has them.
+  uint64_t* block_digests;
+  uint8_t checks_digests;
+  hf_state_damage* damage;
+  const uint64_t* gradient_digests;  // read, words, block_count elements, of sizeof(uint64_t) bytes, or NULL
+  hf_state_damage* gradient_damage;
+} hf_lion;
+#define HF_SCHEMA_LION UINT64_C(0x0988a990978a012c)
+
 // === op square_sum ===
 //
-// AdamW (Loshchilov & Hutter 2019) with fp32 master weights, the digests of its state, and the block sums of the
-// global gradient norm.
+// Update rules with fp32 master weights: AdamW (Loshchilov & Hutter 2019) and Lion (Chen et al. 2023). Then the digests of
+// the optimizer's state, and the block sums of the global gradient norm.
 //
 // Computes sums[b] = sum of squares of block b (the last may be short), in double, in a fixed order inside
 // the block: the same on every device. When given, digests[b] is the digest of the block
@@ -964,12 +1001,12 @@ typedef struct hf_digest {
 
 // === op optimizer_digest ===
 //
-// AdamW (Loshchilov & Hutter 2019) with fp32 master weights, the digests of its state, and the block sums of the
-// global gradient norm.
+// Update rules with fp32 master weights: AdamW (Loshchilov & Hutter 2019) and Lion (Chen et al. 2023). Then the digests of
+// the optimizer's state, and the block sums of the global gradient norm.
 //
-// Computes the digests of blocks of optimizer state as it is, by the table of AdamW: of state that was loaded, made,
-// or is to be examined without an update. A tensor without moments, or without an average, has the digests of the rest, as
-// if they were zeros.
+// Computes the digests of blocks of optimizer state as it is, by the table of an update: of state that was loaded, made,
+// or is to be examined without an update. A tensor without moments, with one of them, or without an average, has the
+// digests of the rest, as if they were zeros.
 typedef struct hf_optimizer_digest {
   const hf_adamw_tensor* tensors;  // device memory; their gradients and copies are not used
   int64_t tensor_count;

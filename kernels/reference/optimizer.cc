@@ -46,28 +46,42 @@ void keep_state(const OptimizerTensor& tensor, DType moments) {
   };
   copy(tensor.kept_weight, tensor.weight, elements * sizeof(float));
   copy(tensor.kept_moment1, tensor.moment1, elements * bytes_of(moments));
-  copy(tensor.kept_moment2, tensor.moment2, elements * bytes_of(moments));
+  if (tensor.moment2 != nullptr) copy(tensor.kept_moment2, tensor.moment2, elements * bytes_of(moments));
   if (tensor.ema != nullptr) copy(tensor.kept_ema, tensor.ema, elements * sizeof(float));
 }
 
-void update(const AdamW& op, const OptimizerTensor& tensor) {
-  const double beta1 = static_cast<double>(op.beta1);
+// Returns the direction that a weight goes against, and moves its moments.
+double direction_of(const AdamW& op, double g, double& m, double& v) {
+  const double beta1 = static_cast<double>(op.beta1), beta2 = static_cast<double>(op.beta2);
+  m = beta1 * m + (1.0 - beta1) * g;
+  v = beta2 * v + (1.0 - beta2) * g * g;
+  const double root = std::sqrt(v / static_cast<double>(op.correction2));
+  return m / static_cast<double>(op.correction1) / (root + static_cast<double>(op.epsilon));
+}
+
+// The sign is that of the fp32 number that the contract names: in double it could be the other one.
+double direction_of(const Lion& op, double g, double& m, double& /*v*/) {
+  const float c = std::fma(static_cast<float>(m), op.beta1, (1.0F - op.beta1) * static_cast<float>(g));
   const double beta2 = static_cast<double>(op.beta2);
+  m = beta2 * m + (1.0 - beta2) * g;
+  return static_cast<double>(c > 0.0F ? 1.0F : (c < 0.0F ? -1.0F : c));
+}
+
+template <typename Update>
+void update(const Update& op, const OptimizerTensor& tensor) {
+  constexpr bool has_v = Update::moment_count > 1;
   const Moments moment1(tensor.moment1, op.moments), moment2(tensor.moment2, op.moments);
   for (std::int64_t i = 0; i < tensor.count; ++i) {
     const double g = static_cast<double>(tensor.gradient[i]) * static_cast<double>(op.gradient_scale);
-    const double m = beta1 * static_cast<double>(moment1[i]) + (1.0 - beta1) * g;
-    const double v = beta2 * static_cast<double>(moment2[i]) + (1.0 - beta2) * g * g;
-    const double root = std::sqrt(v / static_cast<double>(op.correction2));
-    const double direction =
-        m / static_cast<double>(op.correction1) / (root + static_cast<double>(op.epsilon));
+    double m = static_cast<double>(moment1[i]), v = has_v ? static_cast<double>(moment2[i]) : 0.0;
+    const double direction = direction_of(op, g, m, v);
     const double w = static_cast<double>(tensor.weight[i]);
     const double decayed = static_cast<double>(tensor.weight_decay) * w + direction;
     const RoundingKey key =
         rounding_key_of_block(op.rounding_key, tensor.rounding_block + static_cast<std::uint64_t>(i / block));
     const std::uint32_t random = rounding_bits(key, static_cast<std::uint32_t>(i % block));
     keep(tensor.moment1, op.moments, i, static_cast<float>(m), random & 0xffffU);
-    keep(tensor.moment2, op.moments, i, static_cast<float>(v), random >> 16);
+    if (has_v) keep(tensor.moment2, op.moments, i, static_cast<float>(v), random >> 16);
     tensor.weight[i] = static_cast<float>(w - static_cast<double>(op.learning_rate) * decayed);
     if (tensor.copy != nullptr) tensor.copy[i] = to_bfloat16(tensor.weight[i]);
     if (tensor.ema == nullptr) continue;
@@ -106,9 +120,8 @@ void compare(StateDamage& damage, std::uint64_t kept, std::uint64_t read, std::i
   damage.first_block = std::min(damage.first_block, static_cast<std::uint64_t>(index));
 }
 
-}  // namespace
-
-void reference(const AdamW& op) {
+template <typename Update>
+void update_table(const Update& op) {
   StateDamage damage, gradient_damage;
   for (std::int64_t t = 0; t < op.tensor_count; ++t) {
     const OptimizerTensor& tensor = op.tensors[t];
@@ -123,6 +136,16 @@ void reference(const AdamW& op) {
   }
   if (op.damage != nullptr) *op.damage = damage;
   if (op.gradient_damage != nullptr) *op.gradient_damage = gradient_damage;
+}
+
+}  // namespace
+
+void reference(const AdamW& op) {
+  update_table(op);
+}
+
+void reference(const Lion& op) {
+  update_table(op);
 }
 
 void reference(const OptimizerDigest& op) {

@@ -1,4 +1,4 @@
-// Defines the digest of a block of optimizer state, which AdamW carries from update to update: a bit that
+// Defines the digest of a block of optimizer state, which the optimizer carries from update to update: a bit that
 // flips at rest, between two updates, makes the next one read other values than the last one wrote. The op
 // OptimizerDigest makes the first ones. The digest of a block of the gradient, which SquareSum and Accumulate
 // make, is that of a weight without moments.

@@ -41,8 +41,9 @@ void OpTimer::fetch_tables(HostAccess& device_memory) {
     std::memcpy(record.arguments.data(), &op, sizeof(op));
   };
   for (std::size_t i = 0; i < recorded; ++i) {
-    if (records_[i].id == AdamW::id) fetch(records_[i], AdamW{});
-    if (records_[i].id == OptimizerDigest::id) fetch(records_[i], OptimizerDigest{});
+    visit_op(records_[i].id, records_[i].arguments.data(), [&](const auto& op) {
+      if constexpr (requires { op.tensors; }) fetch(records_[i], op);
+    });
   }
   records_.resize(recorded);
 }

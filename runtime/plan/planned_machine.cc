@@ -1,6 +1,9 @@
 #include "runtime/plan/planned_machine.h"
 
+#include <algorithm>
+
 #include "kernels/cost.h"
+#include "kernels/optimizer.h"
 #include "runtime/core/median.h"
 #include "runtime/measure/op_text.h"
 
@@ -34,8 +37,9 @@ TimedPrices::TimedPrices(std::span<const std::vector<OpTimer::Record>> rounds, d
     sum.flops += costs[key].flops;
     sum.bytes += static_cast<double>(costs[key].bytes_moved());
   }
-  const Sum& update = sums_[OpId::adamw];
-  HF_CHECK(update.seconds > 0.0, "no update was timed");
+  const auto timed = std::ranges::find_if(sums_, [](const auto& sum) { return is_update(sum.first); });
+  HF_CHECK(timed != sums_.end() && timed->second.seconds > 0.0, "no update was timed");
+  const Sum& update = timed->second;
   memory_bytes_per_second_ = update.bytes / update.seconds;
 }
 

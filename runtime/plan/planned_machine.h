@@ -22,7 +22,7 @@ class OpPrices {
  public:
   virtual ~OpPrices() = default;
   // Returns the time of one op. `arguments` is the struct of `id`; its memory is not read, except for the
-  // table of AdamW.
+  // table of the update.
   virtual double seconds(OpId id, const void* arguments) const = 0;
   // Returns the rate at arrays larger than any cache, of bytes read plus written.
   virtual double memory_bytes_per_second() const = 0;
@@ -53,7 +53,7 @@ class PeakPrices final : public OpPrices {
 // or its bytes if it has none.
 class TimedPrices final : public OpPrices {
  public:
-  // Takes timed ops. `rounds`: the same ops repeatedly, AdamW among them; medians count. `launch_seconds`:
+  // Takes timed ops. `rounds`: the same ops repeatedly, the update among them; medians count. `launch_seconds`:
   // time of each op in addition to its kernel. `flops_per_second`: of large products, measured separately.
   // Tables in the records are read now.
   TimedPrices(std::span<const std::vector<OpTimer::Record>> rounds, double launch_seconds,
@@ -70,7 +70,7 @@ class TimedPrices final : public OpPrices {
   std::map<std::pair<OpId, std::string>, double> seconds_;  // by op and shape
   std::map<OpId, Sum> sums_;
   double launch_seconds_, flops_per_second_;
-  double memory_bytes_per_second_ = 0.0;  // rate of AdamW, whose data exceeds any cache
+  double memory_bytes_per_second_ = 0.0;  // rate of the update, whose data exceeds any cache
   std::string description_;
 };
 

@@ -51,10 +51,10 @@ class OpCounter {
   OpCounter& operator=(const OpCounter&) = delete;
 
   void count(OpId id, const void* arguments) {
-    if (id != AdamW::id) return add(id, arguments);
-    AdamW update = *static_cast<const AdamW*>(arguments);
-    update.tensors = table_.data();
-    add(id, &update);
+    visit_op(id, arguments, [&]<typename Op>(Op op) {
+      if constexpr (is_update(Op::id)) op.tensors = table_.data();
+      add(id, &op);
+    });
   }
   std::vector<StepOp> take() { return std::move(ops_); }
 

@@ -33,7 +33,7 @@ struct PartTime {
 struct StageCosts {
   int rank = 0;
   std::vector<PartTime> parts = {};  // by chunk
-  double sums = 0.0, update = 0.0;   // sums of gradients over the lanes; AdamW
+  double sums = 0.0, update = 0.0;   // sums of gradients over the lanes; the optimizer's
   StepTraffic traffic = {};
   double first_gather_share = 0.0;    // first forward's bucket as a share of the parameters received
   double last_reduction_share = 0.0;  // last backward's bucket as a share of the gradients received
@@ -51,7 +51,7 @@ struct StepTime {
   double bubble = 0.0;         // its waiting for the other stages
   double waiting = 0.0;        // waiting of ranks for a processor
   double sums = 0.0;           // sums of gradients over the lanes
-  double update = 0.0;         // AdamW
+  double update = 0.0;         // the optimizer's
   double communication = 0.0;  // the part that nothing hides
   HiddenSeconds hidden = {};   // overlapped with the rest: not part of the sum
   double seconds() const { return compute + bubble + waiting + sums + update + communication; }

@@ -390,6 +390,7 @@ void OpOutputsTest::unnamed() {
   DigestWords words;
   const OptimizerTensor tensor{.weight = values.as<float>(), .count = 8};
   expect_none(AdamW{.tensors = &tensor, .tensor_count = 1, .block_count = 1});
+  expect_none(Lion{.tensors = &tensor, .tensor_count = 1, .block_count = 1});
   expect_none(FillZero{.target = values.data(), .bytes = 8});
   expect_none(Copy{.source = values.data(), .target = values.data(), .bytes = 8});
   std::uint64_t digests[1];
@@ -410,28 +411,31 @@ TEST_F(OpOutputsTest, AreExactlyWhatEachOpWrites) {
   EXPECT_EQ(seen_.size(), op_count) << "an op has no case";
 }
 
-TEST_F(OpOutputsTest, OfATensorOfAdamWAreExactlyWhatTheUpdateWrites) {
-  for (const bool copy : {false, true}) {
-    const DType moments = copy ? DType::bf16 : DType::fp32;
-    const Tensors before = {some(5), some(5, moments), some(5, moments), some(5), canary(6, DType::bf16)};
-    Tensors after = before;
-    const OptimizerTensor tensor{.weight = after[0].as<float>(),
-                                 .moment1 = after[1].data(),
-                                 .moment2 = after[2].data(),
-                                 .gradient = after[3].as<float>(),
-                                 .copy = copy ? after[4].as<BFloat16>() : nullptr,
-                                 .count = 5};
-    reference(AdamW{.tensors = &tensor,
-                    .tensor_count = 1,
-                    .block_count = 1,
-                    .learning_rate = 0.1F,
-                    .beta1 = 0.5F,
-                    .beta2 = 0.25F,
-                    .epsilon = 1e-8F,
-                    .gradient_scale = 3.0F,
-                    .moments = moments});
-    expect_changes(before, after, outputs_of(tensor, moments), Relation::exact, before.size());
-  }
+TEST_F(OpOutputsTest, OfATensorAreExactlyWhatAnUpdateWrites) {
+  const auto expect = [&]<typename Update>(Update op) {
+    for (const bool copy : {false, true}) {
+      const DType moments = copy ? DType::bf16 : DType::fp32;
+      const Tensors before = {some(5), some(5, moments), some(5, moments), some(5), canary(6, DType::bf16)};
+      Tensors after = before;
+      const OptimizerTensor tensor{.weight = after[0].as<float>(),
+                                   .moment1 = after[1].data(),
+                                   .moment2 = Update::moment_count > 1 ? after[2].data() : nullptr,
+                                   .gradient = after[3].as<float>(),
+                                   .copy = copy ? after[4].as<BFloat16>() : nullptr,
+                                   .count = 5};
+      op.tensors = &tensor;
+      op.tensor_count = op.block_count = 1;
+      op.learning_rate = 0.1F;
+      op.beta1 = 0.5F;
+      op.beta2 = 0.25F;
+      op.gradient_scale = 3.0F;
+      op.moments = moments;
+      reference(op);
+      expect_changes(before, after, outputs_of(tensor, moments), Relation::exact, before.size());
+    }
+  };
+  expect(AdamW{.epsilon = 1e-8F});
+  expect(Lion{});
 }
 
 TEST_F(OpOutputsTest, OfAnEmptyOpAreNone) {

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "kernels/stochastic_rounding.h"
@@ -33,18 +35,25 @@ void* element_of(Values& values, std::int64_t index) {
   return values.as<std::byte>() + static_cast<std::size_t>(index) * bytes_of(values.dtype());
 }
 
+// Returns the second moment of an element as digests take it.
+template <typename Update>
+void* moment2_of(Tensors& t, std::int64_t index) {
+  return Update::moment_count > 1 ? element_of(t[2], index) : nullptr;
+}
+
 // An update of the tensors above, cut into pieces of the given sizes, and the table it points to. Every
-// second piece decays.
-class AdamWUpdate {
+// second piece decays. A rule with one moment leaves the second tensor of moments alone.
+template <typename Update>
+class RuleUpdate {
  public:
-  AdamWUpdate(std::vector<std::int64_t> counts, bool copy) : counts_(std::move(counts)), copy_(copy) {}
-  AdamW operator()(Tensors& t) const {
+  RuleUpdate(std::vector<std::int64_t> counts, bool copy) : counts_(std::move(counts)), copy_(copy) {}
+  Update operator()(Tensors& t) const {
     table_.clear();
     std::int64_t first = 0, blocks = 0;
     for (const std::int64_t count : counts_) {
       table_.push_back({.weight = t[0].as<float>() + first,
                         .moment1 = element_of(t[1], first),
-                        .moment2 = element_of(t[2], first),
+                        .moment2 = Update::moment_count > 1 ? element_of(t[2], first) : nullptr,
                         .gradient = t[3].as<float>() + first,
                         .copy = copy_ ? t[4].as<BFloat16>() + first : nullptr,
                         .count = count,
@@ -54,18 +63,21 @@ class AdamWUpdate {
       first += count;
       blocks += (count + 4095) / 4096;
     }
-    return {.tensors = table_.data(),
-            .tensor_count = static_cast<std::int64_t>(table_.size()),
-            .block_count = blocks,
-            .learning_rate = 3e-2F,
-            .beta1 = 0.9F,
-            .beta2 = 0.95F,
-            .epsilon = 1e-8F,
-            .correction1 = 1.0F - 0.9F * 0.9F,
-            .correction2 = 1.0F - 0.95F * 0.95F,
-            .gradient_scale = 0.25F,
-            .moments = t[1].dtype(),
-            .rounding_key = rounding_key};
+    Update op{.tensors = table_.data(),
+              .tensor_count = static_cast<std::int64_t>(table_.size()),
+              .block_count = blocks,
+              .learning_rate = 3e-2F,
+              .beta1 = 0.9F,
+              .beta2 = 0.95F,
+              .gradient_scale = 0.25F,
+              .moments = t[1].dtype(),
+              .rounding_key = rounding_key};
+    if constexpr (requires { op.epsilon; }) {
+      op.epsilon = 1e-8F;
+      op.correction1 = 1.0F - 0.9F * 0.9F;
+      op.correction2 = 1.0F - 0.95F * 0.95F;
+    }
+    return op;
   }
   static constexpr std::uint64_t rounding_key = 0x123456789abcdef0U;
   // Returns the number of the first block of a piece.
@@ -78,8 +90,24 @@ class AdamWUpdate {
   mutable std::vector<OptimizerTensor, TensorAllocator<OptimizerTensor>> table_;
 };
 
+using AdamWUpdate = RuleUpdate<AdamW>;
+
+// Declares a test of every rule: AdamW##name and Lion##name.
+#define UPDATE_CASES(name)                 \
+  template <typename Update>               \
+  void update_##name();                    \
+  KERNEL_CASES(AdamW##name, OpId::adamw) { \
+    update_##name<AdamW>();                \
+  }                                        \
+  KERNEL_CASES(Lion##name, OpId::lion) {   \
+    update_##name<Lion>();                 \
+  }                                        \
+  template <typename Update>               \
+  void update_##name()
+
 // The update above with digests, in the sixth tensor, and those of gradients that are compared, in the seventh. The
 // damage is that of the run before.
+template <typename Update = AdamW>
 class DigestedUpdate {
  public:
   DigestedUpdate(std::vector<std::int64_t> counts, bool copy, DType moments = DType::fp32)
@@ -88,8 +116,8 @@ class DigestedUpdate {
     checks_ = checks;
     return *this;
   }
-  AdamW operator()(Tensors& t) const {
-    AdamW op = update_(t);
+  Update operator()(Tensors& t) const {
+    Update op = update_(t);
     op.block_digests = t[5].as<std::uint64_t>();
     op.checks_digests = checks_;
     op.damage = damage_.data();
@@ -112,7 +140,8 @@ class DigestedUpdate {
   // By the definition, of what the tensors hold now.
   std::vector<std::uint64_t> digests_of(Tensors& t) const {
     return digests_of([&](std::int64_t at, std::int64_t size) {
-      return state_digest(t[0].as<float>() + at, element_of(t[1], at), element_of(t[2], at), size, moments_);
+      return state_digest(t[0].as<float>() + at, element_of(t[1], at), moment2_of<Update>(t, at), size,
+                          moments_);
     });
   }
   static std::vector<std::uint64_t> kept_digests(Tensors& t) {
@@ -137,7 +166,7 @@ class DigestedUpdate {
   }
 
   std::vector<std::int64_t> counts_;
-  AdamWUpdate update_;
+  RuleUpdate<Update> update_;
   DType moments_;
   bool checks_ = false;
   mutable std::vector<StateDamage, TensorAllocator<StateDamage>> damage_{2};
@@ -154,12 +183,12 @@ int bits_of(const Values& values) {
 
 constexpr DType moment_types[] = {DType::fp32, DType::bf16};
 
-KERNEL_CASES(AdamWMatchesReference, OpId::adamw) {
+UPDATE_CASES(MatchesReference) {
   for (const DType moments : moment_types) {
     for (const std::int64_t count : {1, 15, 16, 4096, 20011}) {
       for (const bool copy : {false, true}) {
         SCOPED_TRACE(testing::Message() << count << " " << name_of(moments));
-        expect_op(adamw_tensors(count, moments), AdamWUpdate({count}, copy), limits_of(moments));
+        expect_op(adamw_tensors(count, moments), RuleUpdate<Update>({count}, copy), limits_of(moments));
       }
     }
   }
@@ -167,12 +196,13 @@ KERNEL_CASES(AdamWMatchesReference, OpId::adamw) {
 
 // The update above, which also writes what it leaves to the eighth to tenth tensor, `shift` elements behind their begin.
 // Every fourth piece is not kept, and of every fifth only the second moment is.
+template <typename Update = AdamW>
 class KeepingUpdate {
  public:
   KeepingUpdate(std::vector<std::int64_t> counts, DType moments, std::int64_t shift)
       : counts_(counts), update_(std::move(counts), true, moments), moments_(moments), shift_(shift) {}
-  AdamW operator()(Tensors& t) const {
-    AdamW op = update_(t);
+  Update operator()(Tensors& t) const {
+    Update op = update_(t);
     op.keeps_state = true;
     table_.assign(op.tensors, op.tensors + op.tensor_count);
     std::int64_t first = shift_;
@@ -184,7 +214,9 @@ class KeepingUpdate {
     op.tensors = table_.data();
     return op;
   }
-  static bool keeps(std::size_t piece, int array) { return piece % 4 != 3 && (piece % 5 != 4 || array == 2); }
+  static bool keeps(std::size_t piece, int array) {
+    return array <= Update::moment_count && piece % 4 != 3 && (piece % 5 != 4 || array == 2);
+  }
   // Begins each piece at a multiple of 64 bytes where `shift` is 0, as a snapshot does.
   static std::int64_t room(std::int64_t count) { return (count + 31) / 32 * 32; }
   Tensors tensors() const {
@@ -210,23 +242,23 @@ class KeepingUpdate {
     }
     return kept;
   }
-  const DigestedUpdate& update() const { return update_; }
+  const DigestedUpdate<Update>& update() const { return update_; }
 
  private:
   std::vector<std::int64_t> counts_;
-  DigestedUpdate update_;
+  DigestedUpdate<Update> update_;
   DType moments_;
   std::int64_t shift_;
   mutable std::vector<OptimizerTensor, TensorAllocator<OptimizerTensor>> table_;
 };
 
 // An update that keeps the state leaves the bits of one that does not, and has them twice; whatever the alignment.
-KERNEL_CASES(AdamWKeepsWhatItLeaves, OpId::adamw) {
+UPDATE_CASES(KeepsWhatItLeaves) {
   const std::vector<std::int64_t> counts = {4096, 1, 4097, 15, 12'300, 16, 3, 8192 + 70};
   for (const DType moments : moment_types) {
     for (const std::int64_t shift : {0, 1, 8}) {
       SCOPED_TRACE(testing::Message() << name_of(moments) << ", shifted by " << shift);
-      const KeepingUpdate keeping(counts, moments, shift);
+      const KeepingUpdate<Update> keeping(counts, moments, shift);
       Tensors before = keeping.tensors();
       before[3].set(4200, std::numeric_limits<double>::quiet_NaN());
       auto plain = run_under_test(before, keeping.update(), 3);
@@ -242,6 +274,7 @@ KERNEL_CASES(AdamWKeepsWhatItLeaves, OpId::adamw) {
 
 // The update above with averages of the weights in the eighth tensor, which every second piece has, and where the update
 // keeps state the ninth to twelfth tensor for what it leaves, pieces at multiples of 64 bytes but for `shift`.
+template <typename Update = AdamW>
 class AveragingUpdate {
  public:
   AveragingUpdate(std::vector<std::int64_t> counts, DType moments, bool keeps = false, std::int64_t shift = 0)
@@ -258,8 +291,8 @@ class AveragingUpdate {
     with_digests_ = digests;
     return *this;
   }
-  AdamW operator()(Tensors& t) const {
-    AdamW op = update_(t);
+  Update operator()(Tensors& t) const {
+    Update op = update_(t);
     op.keeps_state = keeps_;
     op.ema_rest = 0.0625F;
     if (!with_digests_) {
@@ -273,11 +306,11 @@ class AveragingUpdate {
       if (keeps_) {
         table_[piece].kept_weight = t[8].as<float>() + room;
         table_[piece].kept_moment1 = element_of(t[9], room);
-        table_[piece].kept_moment2 = element_of(t[10], room);
+        if (Update::moment_count > 1) table_[piece].kept_moment2 = element_of(t[10], room);
         table_[piece].kept_ema = t[11].as<float>() + room;
       }
       first += counts_[piece];
-      room += KeepingUpdate::room(counts_[piece]);
+      room += KeepingUpdate<>::room(counts_[piece]);
     }
     op.tensors = table_.data();
     return op;
@@ -288,7 +321,7 @@ class AveragingUpdate {
     std::int64_t count = 0, room = shift_;
     for (const std::int64_t each : counts_) {
       count += each;
-      room += KeepingUpdate::room(each);
+      room += KeepingUpdate<>::room(each);
     }
     all.push_back(random_values(count, DType::fp32, 8));
     for (const DType dtype : {DType::fp32, moments_, moments_, DType::fp32}) all.emplace_back(room, dtype);
@@ -300,7 +333,7 @@ class AveragingUpdate {
     for (std::size_t piece = 0; piece < counts_.size(); ++piece) {
       visit(piece, first, room);
       first += counts_[piece];
-      room += KeepingUpdate::room(counts_[piece]);
+      room += KeepingUpdate<>::room(counts_[piece]);
     }
   }
   // By the definition, of what the tensors hold now.
@@ -309,7 +342,7 @@ class AveragingUpdate {
     visit_pieces([&](std::size_t piece, std::int64_t first, std::int64_t) {
       for (std::int64_t begin = 0; begin < counts_[piece]; begin += 4096) {
         const std::int64_t at = first + begin;
-        digests.push_back(state_digest(t[0].as<float>() + at, element_of(t[1], at), element_of(t[2], at),
+        digests.push_back(state_digest(t[0].as<float>() + at, element_of(t[1], at), moment2_of<Update>(t, at),
                                        std::min<std::int64_t>(4096, counts_[piece] - begin), moments_,
                                        has_average(piece) ? t[7].as<float>() + at : nullptr));
       }
@@ -317,12 +350,12 @@ class AveragingUpdate {
     return digests;
   }
   const StateDamage& damage() const { return update_.damage(); }
-  const DigestedUpdate& plain() const { return update_; }
+  const DigestedUpdate<Update>& plain() const { return update_; }
   const std::vector<std::int64_t>& counts() const { return counts_; }
 
  private:
   std::vector<std::int64_t> counts_;
-  DigestedUpdate update_;
+  DigestedUpdate<Update> update_;
   DType moments_;
   bool keeps_, with_digests_ = true;
   std::int64_t shift_;
@@ -332,10 +365,10 @@ class AveragingUpdate {
 const std::vector<std::int64_t> averaged_counts = {4097, 1, 15, 4096, 12'300, 16, 3, 8192, 70'001};
 
 // Averages move by the weights that the update leaves, whose bits they do not change.
-KERNEL_CASES(AdamWMovesAveragesOfTheWeights, OpId::adamw) {
+UPDATE_CASES(MovesAveragesOfTheWeights) {
   for (const DType moments : moment_types) {
     for (const bool with_digests : {false, true}) {
-      AveragingUpdate update(averaged_counts, moments);
+      AveragingUpdate<Update> update(averaged_counts, moments);
       const Tensors before = update.with_digests(with_digests).tensors();
       const auto run = run_under_test(before, update, 3);
       const auto plain = run_under_test(before, update.plain(), 3);
@@ -345,7 +378,8 @@ KERNEL_CASES(AdamWMovesAveragesOfTheWeights, OpId::adamw) {
       update.visit_pieces([&](std::size_t piece, std::int64_t first, std::int64_t) {
         for (std::int64_t i = first; i < first + averaged_counts[piece]; ++i) {
           const double old = before[7][i], weight = (*run)[0][i];
-          const double expected = AveragingUpdate::has_average(piece) ? old + 0.0625 * (weight - old) : old;
+          const double expected =
+              AveragingUpdate<Update>::has_average(piece) ? old + 0.0625 * (weight - old) : old;
           ASSERT_NEAR((*run)[7][i], expected, 1.5e-7 * (std::abs(old) + std::abs(weight)))
               << "piece " << piece << ", element " << i - first;
         }
@@ -355,15 +389,15 @@ KERNEL_CASES(AdamWMovesAveragesOfTheWeights, OpId::adamw) {
   }
 }
 
-KERNEL_CASES(AdamWDigestsCoverAverages, OpId::adamw) {
+UPDATE_CASES(DigestsCoverAverages) {
   for (const DType moments : moment_types) {
-    AveragingUpdate update(averaged_counts, moments);
+    AveragingUpdate<Update> update(averaged_counts, moments);
     auto run = run_under_test(update.tensors(), update.checking(false), 3);
     if (!run) return;
-    EXPECT_EQ(DigestedUpdate::kept_digests(*run), update.digests_of(*run));
+    EXPECT_EQ(DigestedUpdate<Update>::kept_digests(*run), update.digests_of(*run));
     Tensors damaged = *run_under_test(*run, update.checking(true), 3);
     EXPECT_EQ(update.damage().block_count, 0U);
-    EXPECT_EQ(DigestedUpdate::kept_digests(damaged), update.digests_of(damaged));
+    EXPECT_EQ(DigestedUpdate<Update>::kept_digests(damaged), update.digests_of(damaged));
     flip_bit(damaged[7], 4096, 0);                            // the second block of the first piece
     flip_bit(damaged[7], 4097 + 1 + 15 + 4096 + 12'299, 31);  // the last of the fifth
     flip_bit(damaged[7], 4097, 31);                           // of a piece that has none
@@ -373,10 +407,11 @@ KERNEL_CASES(AdamWDigestsCoverAverages, OpId::adamw) {
   }
 }
 
-KERNEL_CASES(AdamWKeepsAveragesThatItLeaves, OpId::adamw) {
+UPDATE_CASES(KeepsAveragesThatItLeaves) {
   for (const DType moments : moment_types) {
     for (const std::int64_t shift : {0, 1}) {
-      const AveragingUpdate plain(averaged_counts, moments), keeping(averaged_counts, moments, true, shift);
+      const AveragingUpdate<Update> plain(averaged_counts, moments),
+          keeping(averaged_counts, moments, true, shift);
       const Tensors before = keeping.tensors();
       auto expected = run_under_test(before, plain, 3);
       auto kept = run_under_test(before, keeping, 3);
@@ -385,7 +420,8 @@ KERNEL_CASES(AdamWKeepsAveragesThatItLeaves, OpId::adamw) {
       const std::size_t live[] = {0, 1, 2, 7};
       keeping.visit_pieces([&](std::size_t piece, std::int64_t first, std::int64_t room) {
         for (std::size_t array = 0; array < 4; ++array) {
-          if (array == 3 && !AveragingUpdate::has_average(piece)) continue;
+          if (array == 2 && Update::moment_count < 2) continue;
+          if (array == 3 && !AveragingUpdate<Update>::has_average(piece)) continue;
           Values& copy = (*kept)[8 + array];
           EXPECT_EQ(std::memcmp(element_of(copy, room), element_of((*kept)[live[array]], first),
                                 static_cast<std::size_t>(averaged_counts[piece]) * bytes_of(copy.dtype())),
@@ -406,7 +442,7 @@ BFloat16 kept(float averaged, std::uint32_t random) {
 // An update with bf16 moments is that of the same moments in fp32, whose moments are then rounded by the definition:
 // the weights have all bits of the averages. Sizes around those of vectors, packs and blocks; numbers that are not
 // finite are among them.
-KERNEL_CASES(AdamWRoundsOnlyTheMomentsThatItKeeps, OpId::adamw) {
+UPDATE_CASES(RoundsOnlyTheMomentsThatItKeeps) {
   const std::vector<std::int64_t> counts = {1, 15, 4096, 4097, 16, 12'300, 3, 8192};
   const std::int64_t count = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
   Tensors narrow = adamw_tensors(count, DType::bf16);
@@ -415,11 +451,11 @@ KERNEL_CASES(AdamWRoundsOnlyTheMomentsThatItKeeps, OpId::adamw) {
   narrow[3].set(4201, std::numeric_limits<double>::quiet_NaN());
   narrow[2].set(8300, std::numeric_limits<double>::infinity());
   Tensors wide = narrow;
-  for (const std::size_t t : {1U, 2U}) {
+  for (std::size_t t = 1; t <= Update::moment_count; ++t) {
     wide[t] = Values(count, DType::fp32);
     for (std::int64_t i = 0; i < count; ++i) wide[t].set(i, narrow[t][i]);
   }
-  const AdamWUpdate update(counts, true);
+  const RuleUpdate<Update> update(counts, true);
   auto averaged = run_under_test(wide, update);
   auto rounded = run_under_test(narrow, update);
   if (!averaged || !rounded) return;
@@ -429,13 +465,13 @@ KERNEL_CASES(AdamWRoundsOnlyTheMomentsThatItKeeps, OpId::adamw) {
   for (std::size_t piece = 0; piece < counts.size(); ++piece) {
     for (std::int64_t i = 0; i < counts[piece]; ++i, ++at) {
       const RoundingKey key =
-          rounding_key_of_block(AdamWUpdate::rounding_key,
-                                AdamWUpdate::rounding_block(piece) + static_cast<std::uint64_t>(i / 4096));
+          rounding_key_of_block(RuleUpdate<Update>::rounding_key, RuleUpdate<Update>::rounding_block(piece) +
+                                                                      static_cast<std::uint64_t>(i / 4096));
       const std::uint32_t random = rounding_bits(key, static_cast<std::uint32_t>(i % 4096));
-      for (const std::size_t t : {1U, 2U}) {
-        const float value = (*averaged)[t].as<float>()[at];
+      for (std::size_t t = 1; t <= Update::moment_count; ++t) {
+        const float value = (*averaged)[t].template as<float>()[at];
         const BFloat16 expected = kept(value, t == 1 ? random & 0xffffU : random >> 16);
-        ASSERT_EQ((*rounded)[t].as<BFloat16>()[at].bits, expected.bits)
+        ASSERT_EQ((*rounded)[t].template as<BFloat16>()[at].bits, expected.bits)
             << "tensor " << t << ", element " << at << ": " << value;
         up += std::abs(to_float(expected)) > std::abs(value) ? 1 : 0;
         down += std::abs(to_float(expected)) < std::abs(value) ? 1 : 0;
@@ -447,23 +483,23 @@ KERNEL_CASES(AdamWRoundsOnlyTheMomentsThatItKeeps, OpId::adamw) {
 }
 
 // Pieces shorter and longer than what one thread takes at a time, around the edges of blocks.
-KERNEL_CASES(AdamWUpdatesATableOfTensors, OpId::adamw) {
+UPDATE_CASES(UpdatesATableOfTensors) {
   const std::vector<std::int64_t> counts = {1, 4096, 4097, 16, 100'000, 3, 8192, 70'001};
   for (const DType moments : moment_types) {
     const Tensors tensors =
         adamw_tensors(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}), moments);
     for (const bool copy : {false, true}) {
-      expect_op(tensors, AdamWUpdate(counts, copy), limits_of(moments));
-      expect_same_bits_anywhere(tensors, AdamWUpdate(counts, copy));
+      expect_op(tensors, RuleUpdate<Update>(counts, copy), limits_of(moments));
+      expect_same_bits_anywhere(tensors, RuleUpdate<Update>(counts, copy));
     }
   }
 }
 
 // A copy that starts on a cache line is streamed: the same bits.
-KERNEL_CASES(AdamWStreamedCopyHasTheSameBits, OpId::adamw) {
+UPDATE_CASES(StreamedCopyHasTheSameBits) {
   const std::int64_t count = 100'005;
   Tensors tensors = adamw_tensors(count);
-  const AdamWUpdate update({count}, true);
+  const RuleUpdate<Update> update({count}, true);
   const auto stored = run_under_test(tensors, update, 2);
   tensors[4].move_to_cache_line();
   expect_op(tensors, update);
@@ -472,15 +508,15 @@ KERNEL_CASES(AdamWStreamedCopyHasTheSameBits, OpId::adamw) {
 }
 
 // Sizes around those of vectors, packs and blocks, and blocks that lie where no wide access can start.
-KERNEL_CASES(AdamWDigestsAreThoseOfTheStateItWrote, OpId::adamw) {
+UPDATE_CASES(DigestsAreThoseOfTheStateItWrote) {
   const std::vector<std::vector<std::int64_t>> tables = {
       {1}, {15}, {16}, {17}, {4095}, {4096}, {4097}, {20'011}, {1, 4096, 4097, 16, 30'000, 3, 8192, 20'001}};
   for (const std::vector<std::int64_t>& counts : tables) {
     for (const bool copy : {false, true}) {
       SCOPED_TRACE(testing::Message() << counts.front() << " of " << counts.size());
-      DigestedUpdate update(counts, copy, copy ? DType::bf16 : DType::fp32);
+      DigestedUpdate<Update> update(counts, copy, copy ? DType::bf16 : DType::fp32);
       const Tensors tensors = update.tensors();
-      const auto plain = run_under_test(tensors, AdamWUpdate(counts, copy), 1);
+      const auto plain = run_under_test(tensors, RuleUpdate<Update>(counts, copy), 1);
       if (!plain) return;
       for (const int threads : under_test()->thread_counts()) {
         Tensors written = *run_under_test(tensors, update.checking(false), threads);
@@ -502,20 +538,20 @@ KERNEL_CASES(AdamWDigestsAreThoseOfTheStateItWrote, OpId::adamw) {
   }
 }
 
-KERNEL_CASES(AdamWDigestsAreTheSameAnywhere, OpId::adamw) {
+UPDATE_CASES(DigestsAreTheSameAnywhere) {
   for (const DType moments : moment_types) {
-    const DigestedUpdate update({4099, 21}, true, moments);
+    const DigestedUpdate<Update> update({4099, 21}, true, moments);
     expect_same_bits_anywhere(update.tensors(), update);
   }
 }
 
 // Every bit of a block, in as many blocks of one table, also in an update that compares nothing of the state. It makes
 // the update with what it reads.
-KERNEL_CASES(AdamWFindsEveryFlippedBitOfTheGradient, OpId::adamw) {
+UPDATE_CASES(FindsEveryFlippedBitOfTheGradient) {
   constexpr std::int64_t count = 21;  // a vector and a rest
   constexpr std::size_t bits = 32, flips = bits * count;
   const std::vector<std::int64_t> counts(flips, count);
-  DigestedUpdate update(counts, true);
+  DigestedUpdate<Update> update(counts, true);
   Tensors damaged = update.tensors();
   for (std::size_t flip = 0; flip < flips; ++flip) {
     flip_bit(damaged[3], static_cast<std::int64_t>(flip) * count + static_cast<std::int64_t>(flip / bits),
@@ -526,12 +562,12 @@ KERNEL_CASES(AdamWFindsEveryFlippedBitOfTheGradient, OpId::adamw) {
   EXPECT_EQ(update.gradient_damage().block_count, flips);
   EXPECT_EQ(update.gradient_damage().first_block, 0U);
   EXPECT_EQ(update.damage().block_count, 0U);
-  const Tensors plain = *run_under_test(damaged, AdamWUpdate(counts, true), 2);
+  const Tensors plain = *run_under_test(damaged, RuleUpdate<Update>(counts, true), 2);
   for (std::size_t t = 0; t < 5; ++t) EXPECT_TRUE((*written)[t].same_bits(plain[t])) << "tensor " << t;
 }
 
-KERNEL_CASES(AdamWNamesTheFirstDamagedBlockOfTheGradient, OpId::adamw) {
-  DigestedUpdate update({4096, 70, 4096 * 40 + 5}, false);
+UPDATE_CASES(NamesTheFirstDamagedBlockOfTheGradient) {
+  DigestedUpdate<Update> update({4096, 70, 4096 * 40 + 5}, false);
   Tensors damaged = update.tensors();
   flip_bit(damaged[3], 4096 + 70 + 4096 * 40 + 4, 31);
   flip_bit(damaged[3], 4096 + 69, 0);
@@ -544,9 +580,10 @@ KERNEL_CASES(AdamWNamesTheFirstDamagedBlockOfTheGradient, OpId::adamw) {
 
 // Flips every bit of a block of each array of the state, in as many blocks of `count` elements of one table. Returns how
 // many that is.
+template <typename Update = AdamW>
 std::size_t flip_every_bit(Tensors& state, std::int64_t count) {
   std::size_t flips = 0;
-  for (std::size_t array = 0; array < 3; ++array) {
+  for (std::size_t array = 0; array <= Update::moment_count; ++array) {
     for (std::int64_t element = 0; element < count; ++element) {
       for (int bit = 0; bit < bits_of(state[array]); ++bit, ++flips)
         flip_bit(state[array], static_cast<std::int64_t>(flips) * count + element, bit);
@@ -558,18 +595,19 @@ std::size_t flip_every_bit(Tensors& state, std::int64_t count) {
 constexpr std::int64_t flipped_count = 21;  // a vector and a rest
 
 // The blocks that flip_every_bit() takes.
+template <typename Update = AdamW>
 std::vector<std::int64_t> flipped_blocks(DType moments) {
-  const std::size_t bits = 8 * (sizeof(float) + 2 * bytes_of(moments));
+  const std::size_t bits = 8 * (sizeof(float) + Update::moment_count * bytes_of(moments));
   return std::vector<std::int64_t>(bits * flipped_count, flipped_count);
 }
 
-KERNEL_CASES(AdamWFindsEveryFlippedBit, OpId::adamw) {
+UPDATE_CASES(FindsEveryFlippedBit) {
   for (const DType moments : moment_types) {
-    DigestedUpdate update(flipped_blocks(moments), false, moments);
+    DigestedUpdate<Update> update(flipped_blocks<Update>(moments), false, moments);
     const auto written = run_under_test(update.tensors(), update.checking(false), 2);
     if (!written) return;
     Tensors damaged = *written;
-    const std::size_t flips = flip_every_bit(damaged, flipped_count);
+    const std::size_t flips = flip_every_bit<Update>(damaged, flipped_count);
     const Tensors next = *run_under_test(damaged, update.checking(true), 2);
     EXPECT_EQ(update.damage().block_count, flips);
     EXPECT_EQ(update.damage().first_block, 0U);
@@ -580,13 +618,13 @@ KERNEL_CASES(AdamWFindsEveryFlippedBit, OpId::adamw) {
   }
 }
 
-KERNEL_CASES(AdamWNamesTheFirstDamagedBlock, OpId::adamw) {
+UPDATE_CASES(NamesTheFirstDamagedBlock) {
   const std::vector<std::int64_t> counts = {4096, 70, 4096 * 40 + 5};  // more blocks than one thread takes
-  DigestedUpdate update(counts, true);
+  DigestedUpdate<Update> update(counts, true);
   const auto written = run_under_test(update.tensors(), update.checking(false), 3);
   if (!written) return;
   Tensors damaged = *written;
-  flip_bit(damaged[2], 4096 + 70 + 4096 * 40 + 4, 31);
+  flip_bit(damaged[Update::moment_count], 4096 + 70 + 4096 * 40 + 4, 31);
   flip_bit(damaged[0], 4096 + 70 + 4096 * 3 + 11, 0);
   flip_bit(damaged[1], 4096 + 70 + 4096 * 21, 7);
   flip_bit(damaged[1], 4096 + 70 + 4096 * 21 + 1, 7);
@@ -605,6 +643,11 @@ class StateExamination {
     checks_ = checks;
     return *this;
   }
+  // Takes the moments of a rule that keeps so many.
+  StateExamination& with_moments(int count) {
+    moment_count_ = count;
+    return *this;
+  }
   // Takes the blocks [first, first + count) alone.
   StateExamination& range(std::int64_t first, std::int64_t count) {
     first_block_ = first;
@@ -618,7 +661,7 @@ class StateExamination {
       const bool frozen = is_frozen(table_.size());
       table_.push_back({.weight = t[0].as<float>() + first,
                         .moment1 = frozen ? nullptr : element_of(t[1], first),
-                        .moment2 = frozen ? nullptr : element_of(t[2], first),
+                        .moment2 = frozen || moment_count_ < 2 ? nullptr : element_of(t[2], first),
                         .count = count,
                         .first_block = blocks});
       first += count;
@@ -644,7 +687,7 @@ class StateExamination {
       for (std::int64_t begin = 0; begin < counts_[piece]; begin += 4096) {
         const std::int64_t at = first + begin;
         digests.push_back(state_digest(t[0].as<float>() + at, frozen ? nullptr : element_of(t[1], at),
-                                       frozen ? nullptr : element_of(t[2], at),
+                                       frozen || moment_count_ < 2 ? nullptr : element_of(t[2], at),
                                        std::min<std::int64_t>(4096, counts_[piece] - begin), moments_));
       }
     }
@@ -658,6 +701,7 @@ class StateExamination {
   bool some_frozen_;
   DType moments_;
   bool checks_ = false;
+  int moment_count_ = 2;
   std::int64_t first_block_ = 0, block_count_ = -1;
   mutable std::vector<OptimizerTensor, TensorAllocator<OptimizerTensor>> table_;
   mutable std::vector<StateDamage, TensorAllocator<StateDamage>> damage_{1};
@@ -670,12 +714,13 @@ KERNEL_CASES(OptimizerDigestsAreThoseOfTheDefinition, OpId::optimizer_digest) {
     for (const bool some_frozen : {false, true}) {
       SCOPED_TRACE(testing::Message() << counts.front() << " of " << counts.size());
       StateExamination examination(counts, some_frozen, some_frozen ? DType::bf16 : DType::fp32);
+      examination.with_moments(counts.size() % 2 == 0 || counts.front() % 2 == 0 ? 1 : 2);
       const Tensors tensors = examination.tensors();
       for (const int threads : under_test()->thread_counts()) {
         const auto made = run_under_test(tensors, examination.checking(false), threads);
         if (!made) return;
         Tensors written = *made;
-        EXPECT_EQ(DigestedUpdate::kept_digests(written), examination.digests_of(written));
+        EXPECT_EQ(DigestedUpdate<>::kept_digests(written), examination.digests_of(written));
         for (std::size_t t = 0; t < tensors.size(); ++t) {
           EXPECT_TRUE(written[t].guard_intact()) << "tensor " << t;
           EXPECT_TRUE(t == 5 || written[t].same_bits(tensors[t])) << "tensor " << t;
@@ -691,7 +736,7 @@ KERNEL_CASES(OptimizerDigestsAreThoseOfTheDefinition, OpId::optimizer_digest) {
 
 KERNEL_CASES(OptimizerDigestsCoverAverages, OpId::optimizer_digest) {
   for (const DType moments : moment_types) {
-    const AveragingUpdate update(averaged_counts, moments);
+    const AveragingUpdate<> update(averaged_counts, moments);
     std::vector<StateDamage, TensorAllocator<StateDamage>> damage(1);
     const auto examine = [&](Tensors& t, bool checks) {
       const AdamW op = update(t);
@@ -706,7 +751,7 @@ KERNEL_CASES(OptimizerDigestsCoverAverages, OpId::optimizer_digest) {
     auto run = run_under_test(
         update.tensors(), [&](Tensors& t) { return examine(t, false); }, 3);
     if (!run) return;
-    EXPECT_EQ(DigestedUpdate::kept_digests(*run), update.digests_of(*run));
+    EXPECT_EQ(DigestedUpdate<>::kept_digests(*run), update.digests_of(*run));
     flip_bit((*run)[7], 4096, 0);
     run_under_test(
         *run, [&](Tensors& t) { return examine(t, true); }, 3);
@@ -715,11 +760,14 @@ KERNEL_CASES(OptimizerDigestsCoverAverages, OpId::optimizer_digest) {
   }
 }
 
-KERNEL_CASES(OptimizerDigestsAreThoseThatAnUpdateCompares, OpId::optimizer_digest) {
+// Digests what an update of a rule compares.
+template <typename Update>
+void expect_digests_that_an_update_compares() {
   const std::vector<std::int64_t> counts = {4097, 21, 8192};
   for (const DType moments : moment_types) {
     StateExamination examination(counts, false, moments);
-    DigestedUpdate update(counts, true, moments);
+    examination.with_moments(Update::moment_count);
+    DigestedUpdate<Update> update(counts, true, moments);
     const auto written = run_under_test(examination.tensors(), examination.checking(false), 2);
     if (!written) return;
     const Tensors updated = run_op(*written, update.checking(true), 2, best_cpu_isa());
@@ -729,6 +777,11 @@ KERNEL_CASES(OptimizerDigestsAreThoseThatAnUpdateCompares, OpId::optimizer_diges
   }
 }
 
+KERNEL_CASES(OptimizerDigestsAreThoseThatAnUpdateCompares, OpId::optimizer_digest) {
+  expect_digests_that_an_update_compares<AdamW>();
+  expect_digests_that_an_update_compares<Lion>();
+}
+
 KERNEL_CASES(OptimizerDigestTakesARangeOfBlocks, OpId::optimizer_digest) {
   const std::vector<std::int64_t> counts = {4096, 70, 4096 * 40 + 5, 9000};  // blocks 0, 1, 2 to 42, 43 to 45
   StateExamination examination(counts, true);
@@ -736,9 +789,9 @@ KERNEL_CASES(OptimizerDigestTakesARangeOfBlocks, OpId::optimizer_digest) {
   const auto of_range = run_under_test(tensors, examination.range(1, 41), 3);
   if (!of_range) return;
   Tensors written = *of_range;
-  const std::vector<std::uint64_t> before = DigestedUpdate::kept_digests(tensors),
+  const std::vector<std::uint64_t> before = DigestedUpdate<>::kept_digests(tensors),
                                    expected = examination.digests_of(tensors),
-                                   kept = DigestedUpdate::kept_digests(written);
+                                   kept = DigestedUpdate<>::kept_digests(written);
   for (std::size_t b = 0; b < kept.size(); ++b)
     EXPECT_EQ(kept[b], b >= 1 && b < 42 ? expected[b] : before[b]) << b;
   written = *run_under_test(written, examination.range(0, 46), 2);
@@ -789,7 +842,7 @@ KERNEL_CASES(OptimizerDigestIsTheSameAnywhere, OpId::optimizer_digest) {
 KERNEL_CASES(SquareSumDigestsAreThoseThatAnUpdateCompares, OpId::square_sum) {
   for (const std::int64_t count : {1, 15, 16, 17, 31, 32, 33, 4095, 4096, 4097, 200'003}) {
     SCOPED_TRACE(count);
-    DigestedUpdate update({count}, false);
+    DigestedUpdate<> update({count}, false);
     Tensors tensors = update.tensors();
     const Tensors expected = tensors;
     tensors[6] = Values(tensors[6].count(), DType::fp64);
@@ -901,6 +954,40 @@ TEST(AdamW, FirstStepMovesEachWeightByTheLearningRateAgainstItsGradient) {
       },
       1, best_cpu_isa());
   for (std::int64_t i = 0; i < count; ++i) EXPECT_NEAR(result[0][i], tensors[3][i] > 0 ? -0.03 : 0.03, 1e-6);
+}
+
+// Numbers around 0 in the average whose sign is taken, which another order of rounding would put on the other side. A NaN is
+// not hidden by it, and a weight without a gradient only decays.
+KERNEL_CASES(LionTakesTheSignOfTheAverageInFp32, OpId::lion) {
+  const std::int64_t count = 5003;
+  Tensors tensors = adamw_tensors(count);
+  for (std::int64_t i = 0; i < count; ++i) {
+    tensors[0].set(i, 1);
+    const float m = static_cast<float>(tensors[1][i]);
+    tensors[3].set(
+        i, static_cast<double>(m * 0.9F / -0.1F / 0.25F) * (1 + static_cast<double>(i % 5 - 2) * 6e-8));
+  }
+  for (const std::size_t t : {1U, 3U}) tensors[t].set(7, 0);
+  tensors[3].set(9, std::numeric_limits<double>::quiet_NaN());
+  tensors[3].set(11, std::numeric_limits<double>::infinity());
+  const RuleUpdate<Lion> update({count}, false);
+  const auto run = run_under_test(tensors, update, 2);
+  if (!run) return;
+  const float rate = 3e-2F, decay = 0.1F;
+  std::map<int, int> signs;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (i == 9) continue;
+    const float g = static_cast<float>(tensors[3][i]) * 0.25F;
+    const float c = std::fma(static_cast<float>(tensors[1][i]), 0.9F, (1.0F - 0.9F) * g);
+    const int sign = (c > 0.0F ? 1 : 0) - (c < 0.0F ? 1 : 0);
+    ++signs[sign];
+    ASSERT_EQ(static_cast<float>((*run)[0][i]),
+              std::fma(-rate, std::fma(decay, 1.0F, static_cast<float>(sign)), 1.0F))
+        << i;
+  }
+  for (const int sign : {-1, 0, 1}) EXPECT_GT(signs[sign], 0) << sign;
+  EXPECT_TRUE(std::isnan((*run)[0][9]));
+  EXPECT_TRUE(std::isnan((*run)[1][9]));
 }
 
 KERNEL_CASES(SquareSumMatchesReference, OpId::square_sum) {

@@ -95,9 +95,9 @@ class FolderTest(unittest.TestCase):
 
         tree = schemas()
         self.assertEqual(tree, dict(re.findall(r"#define HF_SCHEMA_(\w+) (\S+)", HEADER.read_text())))
-        self.assertEqual(changed(block="2048"), {"ADAMW", "SQUARE_SUM", "ACCUMULATE", "OPTIMIZER_DIGEST"})
-        self.assertEqual(changed(rounding="otherwise"), {"ADAMW"})
-        self.assertEqual(changed(digest="otherwise"), {"ADAMW", "SQUARE_SUM", "ACCUMULATE", "OPTIMIZER_DIGEST", "DIGEST"})
+        self.assertEqual(changed(block="2048"), {"ADAMW", "LION", "SQUARE_SUM", "ACCUMULATE", "OPTIMIZER_DIGEST"})
+        self.assertEqual(changed(rounding="otherwise"), {"ADAMW", "LION"})
+        self.assertEqual(changed(digest="otherwise"), {"ADAMW", "LION", "SQUARE_SUM", "ACCUMULATE", "OPTIMIZER_DIGEST", "DIGEST"})
         self.assertIn("ADD", changed(types="bf16 = 0, fp32 = 1, int32 = 2, fp64 = 3"))
 
     def test_contract_and_list(self):

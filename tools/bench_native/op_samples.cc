@@ -261,24 +261,35 @@ class SampleCollector {
                                                 .dtype = spec.dtype})});
   }
 
-  // Adds the ops over the table of one tensor: alone, and with the digests that a run compares.
+  // Adds the ops over the table of one tensor: updates of each rule, alone and with the digests that a run compares, and
+  // the digests themselves.
   static void add_updates(auto&& add, DType dtype, std::int64_t count) {
+    add_update(add, AdamW{.epsilon = 1e-8F}, dtype, count);
+    add_update(add, Lion{}, dtype, count);
+    const auto table = table_of_one<AdamW>(dtype, count);
+    add(OptimizerDigest{.tensors = table.get(), .tensor_count = 1, .block_count = blocks_of(count)}, table);
+  }
+  template <typename Update>
+  static std::shared_ptr<const OptimizerTensor> table_of_one(DType dtype, std::int64_t count) {
     static float moments[2];
     static BFloat16 copy;
-    static StateDamage damage[2];
-    const auto table = std::make_shared<const OptimizerTensor>(
+    return std::make_shared<const OptimizerTensor>(
         OptimizerTensor{.moment1 = moments,
-                        .moment2 = moments + 1,
+                        .moment2 = Update::moment_count > 1 ? moments + 1 : nullptr,
                         .copy = dtype == DType::bf16 ? &copy : nullptr,
                         .count = count,
                         .weight_decay = 0.1F});
-    AdamW update{.tensors = table.get(),
-                 .tensor_count = 1,
-                 .block_count = blocks_of(count),
-                 .learning_rate = 1e-4F,
-                 .beta1 = 0.9F,
-                 .beta2 = 0.95F,
-                 .epsilon = 1e-8F};
+  }
+  template <typename Update>
+  static void add_update(auto&& add, Update update, DType dtype, std::int64_t count) {
+    static StateDamage damage[2];
+    const auto table = table_of_one<Update>(dtype, count);
+    update.tensors = table.get();
+    update.tensor_count = 1;
+    update.block_count = blocks_of(count);
+    update.learning_rate = 1e-4F;
+    update.beta1 = 0.9F;
+    update.beta2 = 0.95F;
     add(update, table);
     update.block_digests = digests;
     update.checks_digests = true;
@@ -286,7 +297,6 @@ class SampleCollector {
     update.gradient_digests = digests + 1;
     update.gradient_damage = damage + 1;
     add(update, table);
-    add(OptimizerDigest{.tensors = table.get(), .tensor_count = 1, .block_count = update.block_count}, table);
   }
 
   // A step launches a shape in several ways, which are calls of their own: the norms of blocks work in place over the

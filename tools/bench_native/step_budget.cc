@@ -94,7 +94,7 @@ StepBudget::Sum StepBudget::of(OpId id) const {
 double StepBudget::bound_seconds() const {
   double sum = 0.0;
   for (const BudgetRow& row : rows) {
-    if (row.example.id == Matmul::id || row.example.id == AdamW::id) sum += row.limit_seconds;
+    if (row.example.id == Matmul::id || is_update(row.example.id)) sum += row.limit_seconds;
   }
   return sum;
 }

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "kernels/number_errors.h"
+#include "kernels/optimizer.h"
 #include "tools/kernel_kit/counter_clock.h"
 
 namespace holdfast::bench::kernel_kit {
@@ -18,7 +19,7 @@ constexpr double times_own = 8.0;
 // Digests of what an update has written follow from its last bits, which are its own.
 bool is_compared(const Implementation& kernel, const BenchMemory::Array& array) {
   return array.is_written && array.operand.access != Operand::Access::scratch &&
-         (kernel.op != OpId::adamw || std::string_view(array.operand.name) != "block_digests");
+         (!is_update(kernel.op) || std::string_view(array.operand.name) != "block_digests");
 }
 
 // A millisecond or so, in which a thread of the kernel's own would get to work, and how many of them where it seems to have

@@ -101,8 +101,9 @@ struct CallLists {
   std::int64_t elements = 0, blocks = 0;
 };
 
-// Returns lists whose second tensor has so many elements.
-inline std::shared_ptr<const CallLists> make_lists(std::int64_t elements, bool with_frozen) {
+// Returns lists whose second tensor has so many elements. `moment_count`: of a weight, by the rule of the update.
+inline std::shared_ptr<const CallLists> make_lists(std::int64_t elements, bool with_frozen,
+                                                   int moment_count = 2) {
   static constexpr std::byte places[24] = {};
   constexpr std::int64_t gap = 16, one_and_a_bit = static_cast<std::int64_t>(core::block_elements) + 1;
   auto lists = std::make_shared<CallLists>();
@@ -114,12 +115,12 @@ inline std::shared_ptr<const CallLists> make_lists(std::int64_t elements, bool w
     lists->tensors.push_back(
         {.weight = nullptr,
          .moment1 = is_frozen ? nullptr : place,
-         .moment2 = is_frozen ? nullptr : place + 1,
+         .moment2 = is_frozen || moment_count < 2 ? nullptr : place + 1,
          .ema = has_average ? reinterpret_cast<float*>(place + 6) : nullptr,
          .copy = index == 1 ? nullptr : reinterpret_cast<BFloat16*>(place + 2),
          .kept_weight = is_kept ? reinterpret_cast<float*>(place + 3) : nullptr,
          .kept_moment1 = is_kept ? place + 4 : nullptr,
-         .kept_moment2 = is_kept ? place + 5 : nullptr,
+         .kept_moment2 = is_kept && moment_count > 1 ? place + 5 : nullptr,
          .kept_ema = has_average && is_kept ? reinterpret_cast<float*>(place + 7) : nullptr,
          .count = count,
          .first_block = lists->blocks,

@@ -65,8 +65,9 @@ Lists set_odd(auto& op, std::int64_t rows, std::int64_t columns) {
     op.batch = rows > 3 ? 2 : rows;
     op.sequence_length = std::min<std::int64_t>(columns, 65);
   } else if constexpr (requires { op.tensors; }) {
-    const Lists lists = make_lists(
-        rows * columns, !requires { op.gradient_digests; });
+    int moment_count = 2;
+    if constexpr (requires { op.moment_count; }) moment_count = op.moment_count;
+    const Lists lists = make_lists(rows * columns, !is_update(op.id), moment_count);
     op.tensors = lists->tensors.data();
     op.tensor_count = std::ssize(lists->tensors);
     op.block_count = lists->blocks;

@@ -159,8 +159,8 @@ void CheckedMemory::fill(Array& array) const {
   }
 }
 
-void CheckedMemory::leave_gradient_digests(const AdamW& op, std::uint64_t* digests) {
-  for (const OptimizerTensor& tensor : std::span(op.tensors, static_cast<std::size_t>(op.tensor_count))) {
+void CheckedMemory::leave_gradient_digests(std::span<const OptimizerTensor> table, std::uint64_t* digests) {
+  for (const OptimizerTensor& tensor : table) {
     std::vector<double> sums(static_cast<std::size_t>(core::blocks_of(tensor.count)));
     reference(SquareSum{.values = tensor.gradient,
                         .count = tensor.count,
@@ -170,13 +170,11 @@ void CheckedMemory::leave_gradient_digests(const AdamW& op, std::uint64_t* diges
 }
 
 std::vector<std::byte> CheckedMemory::follows_from_others(const Array& array) const {
-  if (!updated_.has_value() || std::string_view(array.operand.name) != "block_digests") return {};
-  std::vector<std::uint64_t> digests(static_cast<std::size_t>(updated_->block_count));
-  reference(OptimizerDigest{.tensors = updated_->tensors,
-                            .tensor_count = updated_->tensor_count,
-                            .block_count = updated_->block_count,
-                            .block_digests = digests.data(),
-                            .moments = updated_->moments});
+  if (!left_.has_value() || std::string_view(array.operand.name) != "block_digests") return {};
+  std::vector<std::uint64_t> digests(static_cast<std::size_t>(left_->block_count));
+  OptimizerDigest op = *left_;
+  op.block_digests = digests.data();
+  reference(op);
   const std::span<const std::byte> bytes = std::as_bytes(std::span(digests));
   return {bytes.begin(), bytes.end()};
 }

@@ -119,14 +119,19 @@ class CheckedMemory {
       ++op.block_digests[op.block_count / 2];
     }
     if constexpr (requires { op.gradient_digests; }) {
-      if (op.block_digests != nullptr) updated_ = op;
+      if (op.block_digests != nullptr) {
+        left_ = OptimizerDigest{.tensors = op.tensors,
+                                .tensor_count = op.tensor_count,
+                                .block_count = op.block_count,
+                                .moments = op.moments};
+      }
       if (op.gradient_digests == nullptr || !terms_.given.empty()) return;
       auto* const digests = const_cast<std::uint64_t*>(op.gradient_digests);
-      leave_gradient_digests(op, digests);
+      leave_gradient_digests(table_, digests);
       ++digests[op.block_count - 1];
     }
   }
-  static void leave_gradient_digests(const AdamW& op, std::uint64_t* digests);
+  static void leave_gradient_digests(std::span<const OptimizerTensor> table, std::uint64_t* digests);
 
   CheckedMemoryTerms terms_;
   std::map<const void*, std::size_t> reserved_;  // bytes by the pointer of the shape
@@ -134,7 +139,7 @@ class CheckedMemory {
   std::vector<Array> arrays_;
   std::uint64_t operand_ = 0;  // number of operands that were handed out before, whatever memory they share
   std::vector<OptimizerTensor> table_;
-  std::optional<AdamW> updated_;  // an update that leaves digests
+  std::optional<OptimizerDigest> left_;  // what computes the digests that an update leaves
 };
 
 }  // namespace holdfast::bench::kernel_kit

@@ -213,7 +213,7 @@ bool is_sound([[maybe_unused]] const Op& op, const TracedLists& lists) {
     }
     if (end > op.count) return false;
   }
-  if constexpr (Op::id == OpId::adamw) {
+  if constexpr (is_update(Op::id)) {
     return std::ranges::all_of(lists.tensors, [&op](const OptimizerTensor& each) {
       return each.first_block + core::blocks_of(each.count) <= op.block_count;
     });

@@ -93,7 +93,7 @@ def norm_backward(call, device):
     return [Pass(call.bytes_moved), Pass(waiting_s=r.COLUMN_SUMS_S - r.SHORTEST_KERNEL_S)]
 
 
-@kernels_of("layernorm_forward", "rmsnorm_forward", "add", "accumulate", "tree_sum", "cast", "square_sum", "adamw", "digest",
+@kernels_of("layernorm_forward", "rmsnorm_forward", "add", "accumulate", "tree_sum", "cast", "square_sum", "adamw", "lion", "digest",
             "optimizer_digest", "cross_entropy_join")
 def streaming(call, device):
     """norm_forward.cu, elementwise.cu, tree_sum.cu, square_sum.h, optimizer.cu, digest.cu: one kernel, every operand once."""

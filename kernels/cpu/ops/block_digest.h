@@ -49,12 +49,6 @@ class BlockDigest {
  public:
   ArrayDigest weight, moment1, moment2;
 
-  // Adds sixteen elements of each array.
-  HF_INLINE void add(const DigestWeights& by, f32x16 w, f32x16 m, f32x16 v) {
-    weight.add(by, w);
-    moment1.add(by, m);
-    moment2.add(by, v);
-  }
   HF_INLINE std::uint64_t value() const {
     return weight.value() + digest_of_moment1 * moment1.value() + digest_of_moment2 * moment2.value();
   }

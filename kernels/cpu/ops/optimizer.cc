@@ -13,8 +13,8 @@ namespace holdfast::kernels::cpu::HF_ISA {
 namespace {
 
 constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
-constexpr std::int64_t adamw_chunk_blocks = 16;
-constexpr std::int64_t adamw_prefetch_elements = 512;
+constexpr std::int64_t update_chunk_blocks = 16;
+constexpr std::int64_t update_prefetch_elements = 512;
 
 // Adds a block to the damage. Blocks are read by several threads.
 void note_damage(StateDamage& damage, std::int64_t of_block) {
@@ -27,7 +27,8 @@ void note_damage(StateDamage& damage, std::int64_t of_block) {
 }
 
 // Compares the digests of what was read from a block, and leaves that of what was written.
-void carry_digest(const AdamW& op, std::int64_t of_block, std::uint64_t read, std::uint64_t written,
+template <typename Update>
+void carry_digest(const Update& op, std::int64_t of_block, std::uint64_t read, std::uint64_t written,
                   std::uint64_t gradient) {
   std::uint64_t& digest = op.block_digests[of_block];
   if (op.checks_digests && digest != read) note_damage(*op.damage, of_block);
@@ -90,17 +91,74 @@ HF_INLINE void stream_kept(Moment* to, f32x16 value, FirstLanes lanes) {
   store_kept(to, value, lanes);
 }
 
-// Averaged moments as they are kept.
-struct KeptMoments {
-  f32x16 m, v;
+// Moments of sixteen elements. A rule that keeps one has no v.
+template <typename Update>
+struct Moments16 {
+  static constexpr bool has_v = Update::moment_count > 1;
+  f32x16 m, v = zero();
+
+  // Rounds them to what is kept; the first element has the number `element` in its block.
+  HF_INLINE void round(RoundingKey key, std::int64_t element) {
+    const Random16 random = random_bits(key, element);
+    m = HF_PARTS(f32x16, rounded(m.part[p], random.part[p] & 0xffffU));
+    if constexpr (has_v) v = HF_PARTS(f32x16, rounded(v.part[p], random.part[p] >> 16));
+  }
+  HF_INLINE void add_to(BlockDigest& digest, const DigestWeights& by, f32x16 w, auto lanes) const {
+    digest.weight.add(by, keep(w, lanes, 0.0F));
+    digest.moment1.add(by, keep(m, lanes, 0.0F));
+    if constexpr (has_v) digest.moment2.add(by, keep(v, lanes, 0.0F));
+  }
 };
 
-// Rounds the moments of sixteen elements, the first of which has the number `element` in its block.
-HF_INLINE KeptMoments round_moments(RoundingKey key, std::int64_t element, f32x16 m, f32x16 v) {
-  const Random16 random = random_bits(key, element);
-  return {HF_PARTS(f32x16, rounded(m.part[p], random.part[p] & 0xffffU)),
-          HF_PARTS(f32x16, rounded(v.part[p], random.part[p] >> 16))};
-}
+// Rule is what an update computes of a gradient: the direction that a weight goes against, and the moments for the next.
+template <typename Update>
+class Rule;
+
+// The divisions by the corrections are products with their inverses: one division and one root an element are left.
+template <>
+class Rule<AdamW> {
+ public:
+  HF_INLINE explicit Rule(const AdamW& op)
+      : beta1_(broadcast(op.beta1)),
+        rest1_(broadcast(1.0F - op.beta1)),
+        beta2_(broadcast(op.beta2)),
+        rest2_(broadcast(1.0F - op.beta2)),
+        inverse1_(broadcast(1.0F / op.correction1)),
+        inverse2_(broadcast(1.0F / op.correction2)),
+        epsilon_(broadcast(op.epsilon)) {}
+  HF_INLINE f32x16 direction(f32x16 g, Moments16<AdamW>& moments) const {
+    moments.m = fma(moments.m, beta1_, rest1_ * g);
+    moments.v = fma(moments.v, beta2_, rest2_ * g * g);
+    return (moments.m * inverse1_) / (sqrt(moments.v * inverse2_) + epsilon_);
+  }
+
+ private:
+  f32x16 beta1_, rest1_, beta2_, rest2_, inverse1_, inverse2_, epsilon_;
+};
+
+template <>
+class Rule<Lion> {
+ public:
+  HF_INLINE explicit Rule(const Lion& op)
+      : beta1_(broadcast(op.beta1)),
+        rest1_(broadcast(1.0F - op.beta1)),
+        beta2_(broadcast(op.beta2)),
+        rest2_(broadcast(1.0F - op.beta2)) {}
+  HF_INLINE f32x16 direction(f32x16 g, Moments16<Lion>& moments) const {
+    const f32x16 c = fma(moments.m, beta1_, rest1_ * g);
+    moments.m = fma(moments.m, beta2_, rest2_ * g);
+    return HF_PARTS(f32x16, sign(c.part[p]));
+  }
+
+ private:
+  // Returns 1 or -1, or what is neither above nor below 0 as it is.
+  HF_INLINE static NativeF32 sign(NativeF32 value) {
+    const NativeF32 one = NativeF32{} + 1.0F;
+    return value > NativeF32{} ? one : (value < NativeF32{} ? -one : value);
+  }
+
+  f32x16 beta1_, rest1_, beta2_, rest2_;
+};
 
 // AverageDigests are what a part of a block adds to its digest by the average of its weights, before an update and after.
 struct AverageDigests {
@@ -110,8 +168,8 @@ struct AverageDigests {
 // Moves the average of the weights of elements [first, first + size), a block at most where there are digests, towards
 // what the update has just written. The weights of a block are still in the nearest cache, so a pass of its own costs
 // what the bytes of the average cost, and the update without one has not a register less.
-template <bool with_digests, bool keeps>
-AverageDigests move_average(const AdamW& op, const OptimizerTensor& tensor, std::int64_t first,
+template <bool with_digests, bool keeps, typename Update>
+AverageDigests move_average(const Update& op, const OptimizerTensor& tensor, std::int64_t first,
                             std::int64_t size) {
   const float* const weight = tensor.weight + first;
   float* const ema = tensor.ema + first;
@@ -121,7 +179,7 @@ AverageDigests move_average(const AdamW& op, const OptimizerTensor& tensor, std:
   DigestWeights weights;
   for_lanes(
       size, [&](std::int64_t i, auto lanes) __attribute__((always_inline)) {
-        prefetch(ema + i + adamw_prefetch_elements);
+        prefetch(ema + i + update_prefetch_elements);
         const f32x16 old = load(ema + i, lanes);
         const f32x16 average = fma(rest, load(weight + i, lanes) - old, old);
         store(ema + i, average, lanes);
@@ -136,24 +194,21 @@ AverageDigests move_average(const AdamW& op, const OptimizerTensor& tensor, std:
   return {.read = digest_of_ema * read.value(), .written = digest_of_ema * written.value()};
 }
 
-// Updates elements [first, first + size) of a tensor; `first` begins a block. The divisions by the
-// corrections are products with their inverses: one division and one root an element are left.
+// Updates elements [first, first + size) of a tensor; `first` begins a block.
 // put_copy(i, updated, lanes) writes the bf16 copy. `keeps`: the kept arrays are there, and may be streamed to.
-template <bool with_digests, bool keeps, typename Moment, typename PutCopy>
-HF_INLINE void update_elements(const AdamW& op, const OptimizerTensor& tensor, std::int64_t first,
+template <bool with_digests, bool keeps, typename Moment, typename Update, typename PutCopy>
+HF_INLINE void update_elements(const Update& op, const OptimizerTensor& tensor, std::int64_t first,
                                std::int64_t size, const PutCopy& put_copy) {
-  constexpr bool rounds = sizeof(Moment) == sizeof(BFloat16);
+  constexpr bool rounds = sizeof(Moment) == sizeof(BFloat16), has_v = Moments16<Update>::has_v;
   float* weight = tensor.weight + first;
   Moment* moment1 = static_cast<Moment*>(tensor.moment1) + first;
-  Moment* moment2 = static_cast<Moment*>(tensor.moment2) + first;
+  Moment* moment2 = has_v ? static_cast<Moment*>(tensor.moment2) + first : nullptr;
   const float* gradient = tensor.gradient + first;
   float* const kept_weight = keeps ? tensor.kept_weight + first : nullptr;
   Moment* const kept_moment1 = keeps ? static_cast<Moment*>(tensor.kept_moment1) + first : nullptr;
-  Moment* const kept_moment2 = keeps ? static_cast<Moment*>(tensor.kept_moment2) + first : nullptr;
-  const f32x16 beta1 = broadcast(op.beta1), rest1 = broadcast(1.0F - op.beta1);
-  const f32x16 beta2 = broadcast(op.beta2), rest2 = broadcast(1.0F - op.beta2);
-  const f32x16 inverse1 = broadcast(1.0F / op.correction1), inverse2 = broadcast(1.0F / op.correction2);
-  const f32x16 epsilon = broadcast(op.epsilon), decay = broadcast(tensor.weight_decay);
+  Moment* const kept_moment2 = keeps && has_v ? static_cast<Moment*>(tensor.kept_moment2) + first : nullptr;
+  const Rule<Update> rule(op);
+  const f32x16 decay = broadcast(tensor.weight_decay);
   const f32x16 minus_rate = broadcast(-op.learning_rate), scale = broadcast(op.gradient_scale);
   BlockDigest read, written;
   ArrayDigest of_gradient;
@@ -162,32 +217,30 @@ HF_INLINE void update_elements(const AdamW& op, const OptimizerTensor& tensor, s
   // `element`: the number of element i in its block, where that counts.
   const auto update_lanes = [&](std::int64_t i, std::int64_t element, auto lanes)
       __attribute__((always_inline)) {
-    prefetch(gradient + i + adamw_prefetch_elements);
-    prefetch(moment1 + i + adamw_prefetch_elements);
-    prefetch(moment2 + i + adamw_prefetch_elements);
-    prefetch(weight + i + adamw_prefetch_elements);
+    prefetch(gradient + i + update_prefetch_elements);
+    prefetch(moment1 + i + update_prefetch_elements);
+    if constexpr (has_v) prefetch(moment2 + i + update_prefetch_elements);
+    prefetch(weight + i + update_prefetch_elements);
     const f32x16 sum = load(gradient + i, lanes);
     const f32x16 g = sum * scale;
-    const f32x16 old_m = load(moment1 + i, lanes), old_v = load(moment2 + i, lanes);
-    const f32x16 m = fma(old_m, beta1, rest1 * g);
-    const f32x16 v = fma(old_v, beta2, rest2 * g * g);
-    const f32x16 direction = (m * inverse1) / (sqrt(v * inverse2) + epsilon);
     const f32x16 w = load(weight + i, lanes);
+    Moments16<Update> moments{.m = load(moment1 + i, lanes)};
+    if constexpr (has_v) moments.v = load(moment2 + i, lanes);
+    if constexpr (with_digests) moments.add_to(read, weights, w, AllLanes{});
+    const f32x16 direction = rule.direction(g, moments);
     const f32x16 updated = fma(minus_rate, fma(decay, w, direction), w);
-    KeptMoments kept{m, v};
-    if constexpr (rounds) kept = round_moments(key, element, m, v);
-    store_kept(moment1 + i, kept.m, lanes);
-    store_kept(moment2 + i, kept.v, lanes);
+    if constexpr (rounds) moments.round(key, element);
+    store_kept(moment1 + i, moments.m, lanes);
+    if constexpr (has_v) store_kept(moment2 + i, moments.v, lanes);
     store(weight + i, updated, lanes);
     put_copy(first + i, updated, lanes);
     if constexpr (keeps) {
       stream(kept_weight + i, updated, lanes);
-      stream_kept(kept_moment1 + i, kept.m, lanes);
-      stream_kept(kept_moment2 + i, kept.v, lanes);
+      stream_kept(kept_moment1 + i, moments.m, lanes);
+      if constexpr (has_v) stream_kept(kept_moment2 + i, moments.v, lanes);
     }
     if constexpr (with_digests) {
-      read.add(weights, w, old_m, old_v);
-      written.add(weights, keep(updated, lanes, 0.0F), keep(kept.m, lanes, 0.0F), keep(kept.v, lanes, 0.0F));
+      moments.add_to(written, weights, updated, lanes);
       of_gradient.add(weights, sum);
       weights.advance();
     }
@@ -220,8 +273,9 @@ HF_INLINE void update_elements(const AdamW& op, const OptimizerTensor& tensor, s
 }
 
 // The copy is not read before the next step's forward: it is streamed where its alignment allows.
-template <bool with_digests, bool keeps, typename Moment>
-void update_with_copy(const AdamW& op, const OptimizerTensor& tensor, std::int64_t first, std::int64_t size) {
+template <bool with_digests, bool keeps, typename Moment, typename Update>
+void update_with_copy(const Update& op, const OptimizerTensor& tensor, std::int64_t first,
+                      std::int64_t size) {
   BFloat16* const copy = tensor.copy;
   if (copy == nullptr) {
     update_elements<with_digests, keeps, Moment>(op, tensor, first, size, [](std::int64_t, f32x16, auto) {});
@@ -243,15 +297,14 @@ void update_with_copy(const AdamW& op, const OptimizerTensor& tensor, std::int64
 
 // Updates elements, and keeps what it leaves of them where that is wanted. Arrays that cannot be streamed to, which no
 // snapshot has, are copied block by block.
-template <bool with_digests, typename Moment>
-void update(const AdamW& op, const OptimizerTensor& tensor, std::int64_t first, std::int64_t size) {
+template <bool with_digests, typename Moment, typename Update>
+void update(const Update& op, const OptimizerTensor& tensor, std::int64_t first, std::int64_t size) {
   auto* const moment1 = static_cast<Moment*>(tensor.kept_moment1);
   auto* const moment2 = static_cast<Moment*>(tensor.kept_moment2);
-  const bool streams =
-      op.keeps_state && tensor.kept_weight != nullptr && moment1 != nullptr && moment2 != nullptr &&
-      stream_aligned(tensor.kept_weight + first) && stream_aligned(moment1 + first) &&
-      stream_aligned(moment2 + first) &&
-      (tensor.ema == nullptr || (tensor.kept_ema != nullptr && stream_aligned(tensor.kept_ema + first)));
+  const auto is_streamed_to = [first](auto* to) { return to != nullptr && stream_aligned(to + first); };
+  const bool streams = op.keeps_state && is_streamed_to(tensor.kept_weight) && is_streamed_to(moment1) &&
+                       (!Moments16<Update>::has_v || is_streamed_to(moment2)) &&
+                       (tensor.ema == nullptr || is_streamed_to(tensor.kept_ema));
   if (streams) {
     update_with_copy<with_digests, true, Moment>(op, tensor, first, size);
     stream_fence();
@@ -266,28 +319,29 @@ void update(const AdamW& op, const OptimizerTensor& tensor, std::int64_t first, 
   };
   copy(tensor.kept_weight, tensor.weight);
   copy(moment1, tensor.moment1);
-  copy(moment2, tensor.moment2);
+  if constexpr (Moments16<Update>::has_v) copy(moment2, tensor.moment2);
   if (tensor.ema != nullptr) copy(tensor.kept_ema, tensor.ema);
 }
 
 // Returns the digest of `size` elements of a tensor from the first of a block on.
-template <bool with_moments, typename Moment>
+template <int moment_count, typename Moment>
 std::uint64_t digest_of(const OptimizerTensor& tensor, std::int64_t first, std::int64_t size) {
   const float* const weight = tensor.weight + first;
-  const auto* const moment1 = with_moments ? static_cast<const Moment*>(tensor.moment1) + first : nullptr;
-  const auto* const moment2 = with_moments ? static_cast<const Moment*>(tensor.moment2) + first : nullptr;
+  const auto* const moment1 = moment_count > 0 ? static_cast<const Moment*>(tensor.moment1) + first : nullptr;
+  const auto* const moment2 = moment_count > 1 ? static_cast<const Moment*>(tensor.moment2) + first : nullptr;
   BlockDigest digest;
   DigestWeights weights;
   for_lanes(
       size, [&](std::int64_t i, auto lanes) __attribute__((always_inline)) {
-        prefetch(weight + i + adamw_prefetch_elements);
-        const f32x16 w = load(weight + i, lanes);
-        if constexpr (with_moments) {
-          prefetch(moment1 + i + adamw_prefetch_elements);
-          prefetch(moment2 + i + adamw_prefetch_elements);
-          digest.add(weights, w, load(moment1 + i, lanes), load(moment2 + i, lanes));
-        } else {
-          digest.weight.add(weights, w);
+        prefetch(weight + i + update_prefetch_elements);
+        digest.weight.add(weights, load(weight + i, lanes));
+        if constexpr (moment_count > 0) {
+          prefetch(moment1 + i + update_prefetch_elements);
+          digest.moment1.add(weights, load(moment1 + i, lanes));
+        }
+        if constexpr (moment_count > 1) {
+          prefetch(moment2 + i + update_prefetch_elements);
+          digest.moment2.add(weights, load(moment2 + i, lanes));
         }
         weights.advance();
       });
@@ -314,8 +368,9 @@ void digest_blocks(const OptimizerDigest& op, const OptimizerTensor& tensor, std
   for (std::int64_t begin = first; begin < first + size; begin += block) {
     const std::int64_t of_block = tensor.first_block + begin / block;
     const std::int64_t count = smaller(block, first + size - begin);
-    std::uint64_t digest = tensor.moment1 != nullptr ? digest_of<true, Moment>(tensor, begin, count)
-                                                     : digest_of<false, Moment>(tensor, begin, count);
+    std::uint64_t digest = tensor.moment2 != nullptr   ? digest_of<2, Moment>(tensor, begin, count)
+                           : tensor.moment1 != nullptr ? digest_of<1, Moment>(tensor, begin, count)
+                                                       : digest_of<0, Moment>(tensor, begin, count);
     if (tensor.ema != nullptr) digest += digest_of_average(tensor, begin, count);
     if (!op.checks_digests) {
       op.block_digests[of_block] = digest;
@@ -325,13 +380,11 @@ void digest_blocks(const OptimizerDigest& op, const OptimizerTensor& tensor, std
   }
 }
 
-}  // namespace
-
-void run_adamw(const Context& context, const void* arguments) {
-  const AdamW& op = *static_cast<const AdamW*>(arguments);
+template <typename Update>
+void run_update(const Context& context, const Update& op) {
   if (op.damage != nullptr) *op.damage = StateDamage{};
   if (op.gradient_damage != nullptr) *op.gradient_damage = StateDamage{};
-  for_chunks(context, op.block_count, adamw_chunk_blocks, [&](std::int64_t begin, std::int64_t blocks) {
+  for_chunks(context, op.block_count, update_chunk_blocks, [&](std::int64_t begin, std::int64_t blocks) {
     for_parts(op.tensors, op.tensor_count, begin, begin + blocks,
               [&](const OptimizerTensor& tensor, std::int64_t first, std::int64_t size) {
                 for_dtype(
@@ -347,10 +400,20 @@ void run_adamw(const Context& context, const void* arguments) {
   });
 }
 
+}  // namespace
+
+void run_adamw(const Context& context, const void* arguments) {
+  run_update(context, *static_cast<const AdamW*>(arguments));
+}
+
+void run_lion(const Context& context, const void* arguments) {
+  run_update(context, *static_cast<const Lion*>(arguments));
+}
+
 void run_optimizer_digest(const Context& context, const void* arguments) {
   const OptimizerDigest& op = *static_cast<const OptimizerDigest*>(arguments);
   if (op.damage != nullptr) *op.damage = StateDamage{};
-  for_chunks(context, op.block_count, adamw_chunk_blocks, [&](std::int64_t begin, std::int64_t blocks) {
+  for_chunks(context, op.block_count, update_chunk_blocks, [&](std::int64_t begin, std::int64_t blocks) {
     for_parts(op.tensors, op.tensor_count, op.first_block + begin, op.first_block + begin + blocks,
               [&](const OptimizerTensor& tensor, std::int64_t first, std::int64_t size) {
                 for_dtype(
