@@ -415,9 +415,10 @@ bool SnapshotReader::find_blocks() {
     moment = i;
   }
   for (const ShardSpec& spec : specs_) together_.push_back(found.at(place_of(spec)));
+  // A rule may keep the first moment alone.
   return std::ranges::all_of(together_, [this](const StatePieces& pieces) {
-    return pieces.moment1.has_value() == pieces.moment2.has_value() &&
-           (!pieces.moment1.has_value() || specs_[*pieces.moment1].dtype == specs_[*pieces.moment2].dtype);
+    return !pieces.moment2.has_value() ||
+           (pieces.moment1.has_value() && specs_[*pieces.moment1].dtype == specs_[*pieces.moment2].dtype);
   });
 }
 

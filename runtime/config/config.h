@@ -132,6 +132,7 @@ struct StateKind {
 };
 
 struct OptimizerConfig {
+  std::string name = "adamw";  // the rule of updates: "adamw", "lion"
   double learning_rate = 6e-4;
   std::string schedule = "cosine";  // "constant", "linear", "cosine", "wsd", "inverse_sqrt"
   std::int64_t warmup_steps = 0;
@@ -148,9 +149,12 @@ struct OptimizerConfig {
   double ema = 0.0;  // decay of the exponential moving average of the weights; 0 = there is none
 
   core::DType moment_type() const { return moments == "bf16" ? core::DType::bf16 : core::DType::fp32; }
+  // Returns how many moments of a weight the rule keeps.
+  int moment_count() const { return name == "lion" ? 1 : 2; }
   // Returns what is kept of a trained tensor, in the order of the optimizer's state.
   std::vector<StateKind> state_kinds() const {
-    std::vector<StateKind> kinds = {{"moment1", moment_type()}, {"moment2", moment_type()}};
+    std::vector<StateKind> kinds = {{"moment1", moment_type()}};
+    if (moment_count() > 1) kinds.push_back({"moment2", moment_type()});
     if (ema > 0.0) kinds.push_back({"ema", core::DType::fp32});
     return kinds;
   }

@@ -71,6 +71,7 @@ bool is_of_identity(const Option& option, const Config& config) {
     return config.model.rope_scaling != "none";
   if (option.key == "model.attention_window") return config.model.attention_window != 0;
   if (option.key == "model.attention_sinks") return config.model.attention_sinks != 0;
+  if (option.key == "optimizer.name") return config.optimizer.name != "adamw";
   if (option.key == "model.freeze") return !config.model.freeze.empty();
   if (option.key.starts_with("lora.")) return config.lora.is_on();
   if (option.key == "parallel.lane_block") return config.parallel.lane_block != 1;

@@ -339,8 +339,13 @@ std::vector<Option> watchdog_options() {
 
 std::vector<Option> optimizer_options() {
   return {
+      choice("optimizer.name", HF_FIELD(optimizer.name), {"adamw", "lion"}, kForbidden,
+             "Rule of updates: adamw, or lion = by the sign of an average of the gradient, with one moment "
+             "where adamw has two, so a trained parameter takes 4 bytes less in memory, snapshots and "
+             "checkpoints, 2 with bf16 moments. Usual for lion are a learning rate of a third to a tenth of "
+             "adamw's, as many times its weight_decay, and beta2 = 0.99"),
       real("optimizer.learning_rate", HF_FIELD(optimizer.learning_rate), "", {0, 100}, kNumeric,
-           "Peak learning rate of AdamW"),
+           "Peak learning rate"),
       choice("optimizer.schedule", HF_FIELD(optimizer.schedule),
              {"constant", "linear", "cosine", "wsd", "inverse_sqrt"}, kNumeric,
              "Course of the learning rate after the warm-up; wsd = stable, then a linear decay at the end; "
@@ -354,11 +359,11 @@ std::vector<Option> optimizer_options() {
       real("optimizer.decay_fraction", HF_FIELD(optimizer.decay_fraction), "", {0, 1}, kNumeric,
            "Share of the steps in which wsd decays"),
       real("optimizer.beta1", HF_FIELD(optimizer.beta1), "", {0, 0.999999}, kNumeric,
-           "Decay of the running mean of the gradient"),
+           "Decay of the running mean of the gradient; with lion, in the average whose sign is taken"),
       real("optimizer.beta2", HF_FIELD(optimizer.beta2), "", {0, 0.9999999}, kNumeric,
-           "Decay of the running mean of the squared gradient"),
+           "Decay of the running mean of the squared gradient; with lion, of the gradient"),
       real("optimizer.epsilon", HF_FIELD(optimizer.epsilon), "", {1e-30, 1}, kNumeric,
-           "Added to the root of the squared-gradient mean"),
+           "Added to the root of the squared-gradient mean; lion has none"),
       real("optimizer.weight_decay", HF_FIELD(optimizer.weight_decay), "", {0, 100}, kNumeric,
            "Decoupled weight decay of matrices; norms and biases have none, but by weight_decay_groups"),
       texts("optimizer.weight_decay_groups", HF_FIELD(optimizer.weight_decay_groups), kNumeric,
@@ -367,12 +372,11 @@ std::vector<Option> optimizer_options() {
             "The first that matches a tensor counts; each matches one of the model's"),
       real("optimizer.gradient_clip", HF_FIELD(optimizer.gradient_clip), "", {0, 1e12}, kNumeric,
            "Largest global gradient norm, larger ones are scaled down to it; 0 = off"),
-      choice(
-          "optimizer.moments", HF_FIELD(optimizer.moments), {"fp32", "bf16"}, kNumeric,
-          "Type in which both moments of AdamW are kept: bf16 = rounded stochastically, by random bits that "
-          "follow from run.seed, the step and the element, so the bits are the same in every layout. A "
-          "trained parameter then takes 4 bytes less in memory, snapshots and checkpoints. A run that goes "
-          "on with the other type converts them once"),
+      choice("optimizer.moments", HF_FIELD(optimizer.moments), {"fp32", "bf16"}, kNumeric,
+             "Type in which moments are kept: bf16 = rounded stochastically, by random bits that "
+             "follow from run.seed, the step and the element, so the bits are the same in every layout. A "
+             "trained parameter then takes 2 bytes less for each moment in memory, snapshots and "
+             "checkpoints. A run that goes on with the other type converts them once"),
       real("optimizer.ema", HF_FIELD(optimizer.ema), "", {0, 0.9999999}, kNumeric,
            "Decay of an exponential moving average of the weights, which each update moves by 1 - ema of the "
            "way to them; 0 = there is none. It takes 4 bytes per trained parameter in memory, snapshots and "

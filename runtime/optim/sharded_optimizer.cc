@@ -13,6 +13,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/random.h"
 #include "runtime/device/host_access.h"
+#include "runtime/optim/update_rule.h"
 
 namespace holdfast::optim {
 namespace {
@@ -20,8 +21,8 @@ namespace {
 // Number of blocks that are compared at a time: 200 MB, a fraction of a second.
 constexpr std::uint64_t blocks_at_once = 4096;
 
-// Numbers of arrays among OptimizerConfig::state_kinds().
-constexpr std::size_t first_moment = 0, second_moment = 1, average = 2;
+// Kinds of state, as OptimizerConfig::state_kinds() names them.
+constexpr std::string_view first_moment = "moment1", second_moment = "moment2", average = "ema";
 
 void add(StateDamage& damage, const StateDamage& other) {
   damage.block_count += other.block_count;
@@ -88,9 +89,9 @@ void ShardedOptimizer::bind(Device& device, const MemoryArena& arena, std::byte*
     const Segment& segment = segments_[i];
     table.push_back({
         .weight = master(segment),
-        .moment1 = kept(first_moment, segment),
-        .moment2 = kept(second_moment, segment),
-        .ema = reinterpret_cast<float*>(kept(average, segment)),
+        .moment1 = kept(array_of(first_moment), segment),
+        .moment2 = kept(array_of(second_moment), segment),
+        .ema = reinterpret_cast<float*>(kept(array_of(average), segment)),
         .gradient = gradients.of(segment),
         .copy = dtype_ == DType::bf16 ? working_copy(segment) : nullptr,
         .count = static_cast<std::int64_t>(segment.elements),
@@ -114,6 +115,12 @@ void ShardedOptimizer::bind(Device& device, const MemoryArena& arena, std::byte*
   write_memory(device, arena.at<OptimizerTensor>(table_slot_), std::as_bytes(std::span(table)));
 }
 
+std::size_t ShardedOptimizer::array_of(std::string_view kind) const {
+  const auto found =
+      std::ranges::find_if(arrays_, [&](const KeptArray& each) { return each.kind.name == kind; });
+  return static_cast<std::size_t>(found - arrays_.begin());
+}
+
 float* ShardedOptimizer::master(const Segment& segment) const {
   if (dtype_ == DType::bf16) return master_ + segment.shard_offset;
   return reinterpret_cast<float*>(parameters_) + segment.parameter_offset;
@@ -135,39 +142,43 @@ UpdateFactors update_factors(const OptimizerConfig& config, const UpdateScalars&
           .gradient_scale = static_cast<float>(scalars.gradient_scale)};
 }
 
-AdamW ShardedOptimizer::update_of(const UpdateFactors& factors, std::int64_t step,
-                                  const std::vector<OptimizerTensor>* kept) const {
-  return {.tensors = kept != nullptr ? kept->data() : table_,
-          .tensor_count = static_cast<std::int64_t>(segments_.size()),
-          .block_count = static_cast<std::int64_t>(trained_blocks_),
-          .learning_rate = factors.learning_rate,
-          .beta1 = static_cast<float>(config_.beta1),
-          .beta2 = static_cast<float>(config_.beta2),
-          .epsilon = static_cast<float>(config_.epsilon),
-          .correction1 = factors.correction1,
-          .correction2 = factors.correction2,
-          .gradient_scale = factors.gradient_scale,
-          .ema_rest = config_.ema > 0.0 ? static_cast<float>(1.0 - config_.ema) : 0.0F,
-          .moments = moments_,
-          .rounding_key = mix64(rounding_stream_, static_cast<std::uint64_t>(step)),
-          .keeps_state = kept != nullptr,
-          .block_digests = digests_,
-          .checks_digests = has_digests_,
-          .damage = damage_,
-          .gradient_digests = gradient_digests_,
-          .gradient_damage = gradient_digests_ != nullptr ? &damage_[2] : nullptr};
+auto ShardedOptimizer::visit_update_of(const UpdateFactors& factors, std::int64_t step,
+                                       const std::vector<OptimizerTensor>* kept, const auto& visit) const {
+  return visit_update(config_, [&](auto op) {
+    op.tensors = kept != nullptr ? kept->data() : table_;
+    op.tensor_count = static_cast<std::int64_t>(segments_.size());
+    op.block_count = static_cast<std::int64_t>(trained_blocks_);
+    op.learning_rate = factors.learning_rate;
+    if constexpr (requires { op.correction1; }) {
+      op.correction1 = factors.correction1;
+      op.correction2 = factors.correction2;
+    }
+    op.gradient_scale = factors.gradient_scale;
+    op.rounding_key = mix64(rounding_stream_, static_cast<std::uint64_t>(step));
+    op.keeps_state = kept != nullptr;
+    op.block_digests = digests_;
+    op.checks_digests = has_digests_;
+    op.damage = damage_;
+    op.gradient_digests = gradient_digests_;
+    op.gradient_damage = gradient_digests_ != nullptr ? &damage_[2] : nullptr;
+    return visit(op);
+  });
 }
 
 bool ShardedOptimizer::can_keep(const Device& device) const {
   if (!checks_state_ || !device.host_sees_memory()) return false;
-  const AdamW plain = update_of({}, 1, nullptr), keeping = update_of({}, 1, &trained_);
-  const KernelChoice& choice = device.kernels()[static_cast<std::size_t>(OpId::adamw)];
-  const auto computes_both = [&](const kernels::ImplementationOrder& order) {
-    return &first_that_computes(order, &plain) == &first_that_computes(order, &keeping);
-  };
-  return computes_both(choice.order) &&
-         std::ranges::all_of(choice.rules,
-                             [&](const kernels::KernelRule& rule) { return computes_both(rule.order); });
+  return visit_update_of({}, 1, &trained_, [&](const auto& keeping) {
+    auto plain = keeping;
+    plain.tensors = table_;
+    plain.keeps_state = false;
+    const KernelChoice& choice = device.kernels()[static_cast<std::size_t>(keeping.id)];
+    const auto computes_both = [&](const kernels::ImplementationOrder& order) {
+      return &first_that_computes(order, &plain) == &first_that_computes(order, &keeping);
+    };
+    return computes_both(choice.order) &&
+           std::ranges::all_of(choice.rules,
+                               [&](const kernels::KernelRule& rule) { return computes_both(rule.order); });
+  });
 }
 
 std::vector<OptimizerTensor> ShardedOptimizer::keeping_table(std::span<std::byte* const> targets) const {
@@ -178,9 +189,9 @@ std::vector<OptimizerTensor> ShardedOptimizer::keeping_table(std::span<std::byte
       return array < arrays_.size() ? targets[specs_.size() + array * segments_.size() + i] : nullptr;
     };
     table[i].kept_weight = reinterpret_cast<float*>(targets[i]);
-    table[i].kept_moment1 = target(first_moment);
-    table[i].kept_moment2 = target(second_moment);
-    table[i].kept_ema = reinterpret_cast<float*>(target(average));
+    table[i].kept_moment1 = target(array_of(first_moment));
+    table[i].kept_moment2 = target(array_of(second_moment));
+    table[i].kept_ema = reinterpret_cast<float*>(target(array_of(average)));
   }
   return table;
 }
@@ -190,7 +201,7 @@ void ShardedOptimizer::launch_update(Device& device, const UpdateScalars& scalar
   UpdateFactors factors = update_factors(config_, scalars);
   if (const std::optional<double> factor = std::exchange(next_rate_factor_, std::nullopt))
     factors.learning_rate = static_cast<float>(scalars.learning_rate * *factor);
-  device.launch(update_of(factors, scalars.step, kept));
+  visit_update_of(factors, scalars.step, kept, [&](const auto& op) { device.launch(op); });
   has_compared_ = has_digests_;
   has_digests_ = checks_state_;
   if (checks_state_) last_update_ = {.scalars = scalars, .factors = factors};
@@ -293,7 +304,7 @@ void ShardedOptimizer::launch_average_start(Device& device) {
   if (config_.ema <= 0.0) return;
   for (const Segment& segment : segments_)
     device.launch(Copy{.source = master(segment),
-                       .target = kept(average, segment),
+                       .target = kept(array_of(average), segment),
                        .bytes = static_cast<std::int64_t>(segment.elements * sizeof(float))});
 }
 

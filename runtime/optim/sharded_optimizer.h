@@ -1,5 +1,5 @@
-// ShardedOptimizer runs AdamW on the blocks that this rank owns: moments and, in bf16 runs, fp32 master
-// weights exist only at their owner.
+// ShardedOptimizer updates the blocks that this rank owns, by the rule of optimizer.name (update_rule.h): moments and, in
+// bf16 runs, fp32 master weights exist only at their owner.
 //
 // In fp32 runs the owner's range of the flat parameter buffer is the master itself; in bf16 runs the master
 // is a shard and the update writes the rounded copy into the parameter buffer. After the update
@@ -27,6 +27,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/optimizer.h"
@@ -67,7 +68,7 @@ struct OwnedState {
 struct StateFinding {
   std::uint64_t block_count = 0;  // number of damaged blocks
   // The first of them: its tensor, slice and range of elements. The kind is empty, because a digest covers the
-  // weight and both moments.
+  // weight and its moments.
   ShardSpec first_block;
   // Step at which frozen blocks that are damaged were last verified, or 0: when they were loaded. None: no frozen
   // block is damaged.
@@ -138,13 +139,16 @@ class ShardedOptimizer {
   std::vector<OwnedState> state();
 
  private:
-  AdamW update_of(const UpdateFactors& factors, std::int64_t step,
-                  const std::vector<OptimizerTensor>* kept) const;
+  // Calls visit(op) with the update of the run's rule.
+  auto visit_update_of(const UpdateFactors& factors, std::int64_t step,
+                       const std::vector<OptimizerTensor>* kept, const auto& visit) const;
   void launch_digests(Device& device);
   void launch_comparison(Device& device, std::uint64_t first_block, std::uint64_t block_count,
                          StateDamage* damage);
   void begin_frozen_check(std::uint64_t step);
   float* master(const Segment& segment) const;
+  // Returns the index of a kind in arrays_, or their count where the run does not keep that kind.
+  std::size_t array_of(std::string_view kind) const;
   // Returns the part of an array of arrays_ that a segment has, or null where there is no such array.
   std::byte* kept(std::size_t array, const Segment& segment) const {
     if (array >= arrays_.size()) return nullptr;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "runtime/optim/update_rule.h"
 #include "runtime/rank/rank_layout.h"
 #include "runtime/run/run_layout.h"
 #include "runtime/train/worker.h"
@@ -61,8 +62,12 @@ double price_update(const BucketPlan& buckets, const Config& config, const OpPri
   const OptimizerTensor shard{.ema = config.optimizer.ema > 0.0 ? &average : nullptr,
                               .copy = precision_of(config) == DType::bf16 ? &copy : nullptr,
                               .count = static_cast<std::int64_t>(buckets.shard_elements(0))};
-  const AdamW update{.tensors = &shard, .tensor_count = 1, .moments = config.optimizer.moment_type()};
-  return shard.count == 0 ? 0.0 : prices.seconds(AdamW::id, &update);
+  if (shard.count == 0) return 0.0;
+  return optim::visit_update(config.optimizer, [&](auto update) {
+    update.tensors = &shard;
+    update.tensor_count = 1;
+    return prices.seconds(update.id, &update);
+  });
 }
 
 // Returns the share of the last bucket of a backward, which is the first that the next forward reads.

@@ -280,7 +280,7 @@ TEST(SnapshotSlot, HasNoPieceThatNothingVouchesFor) {
   const std::vector<std::vector<ShardSpec>> cases = {
       two_pieces(),  // a moment without its weight
       {{.tensor = "a", .kind = "weight", .global_shape = {4096}, .block_count = 1},
-       {.tensor = "a", .kind = "moment1", .global_shape = {4096}, .block_count = 1}},
+       {.tensor = "a", .kind = "moment2", .global_shape = {4096}, .block_count = 1}},
       {{.tensor = "a", .kind = "weight", .global_shape = {4096}, .block_count = 1},
        {.tensor = "a", .kind = "weight", .global_shape = {4096}, .block_count = 1}},
       {{.tensor = "a", .kind = "weight", .dtype = DType::bf16, .global_shape = {4096}, .block_count = 1}},
@@ -302,6 +302,34 @@ TEST(SnapshotSlot, HasNoPieceThatNothingVouchesFor) {
     const Result<SnapshotReader> reader = SnapshotReader::open({memory.get(), bytes}, "slot");
     ASSERT_FALSE(reader.ok()) << specs.size();
     EXPECT_THAT(reader.error().message, HasSubstr("its index is none of this program's"));
+  }
+}
+
+// As a rule that keeps one moment leaves it.
+TEST(SnapshotSlot, HasWeightsWithOneMoment) {
+  const std::vector<ShardSpec> specs = {
+      {.tensor = "a", .kind = "weight", .global_shape = {4096}, .block_count = 1},
+      {.tensor = "a", .kind = "moment1", .dtype = DType::bf16, .global_shape = {4096}, .block_count = 1}};
+  const std::uint64_t bytes = SnapshotSlot::bytes_for(specs, 1000);
+  const OwnedMemory memory = host_memory(MemoryKind::host_visible, bytes).value();
+  SnapshotSlot slot({memory.get(), bytes}, specs);
+  slot.begin();
+  for (std::size_t piece = 0; piece < specs.size(); ++piece)
+    std::ranges::fill(slot.room(piece), static_cast<std::byte>(17 * (piece + 1)));
+  const std::uint64_t digest = state_digest(reinterpret_cast<const float*>(slot.room(0).data()),
+                                            slot.room(1).data(), nullptr, 4096, DType::bf16);
+  std::memcpy(slot.digests(0).data(), &digest, sizeof(digest));
+  slot.seal(identity_at(7), manifest_at(7), SnapshotSlot::Digests::alone);
+  const auto read = [&] {
+    Result<SnapshotReader> reader = SnapshotReader::open({memory.get(), bytes}, "slot");
+    EXPECT_TRUE(reader.ok());
+    return reader->piece(0).ok() && reader->piece(1).ok();
+  };
+  EXPECT_TRUE(read());
+  for (std::size_t piece = 0; piece < specs.size(); ++piece) {
+    slot.room(piece)[100] ^= std::byte{4};
+    EXPECT_FALSE(read()) << piece;
+    slot.room(piece)[100] ^= std::byte{4};
   }
 }
 

@@ -60,19 +60,8 @@ Config all_changed() {
   config.elastic.notice_every_ms = 2'000;
   config.watchdog = {false, 4.5, 600, 61'000};
   config.network.interface = "ib0";
-  config.optimizer = {1.0 / 3.0,
-                      "wsd",
-                      17,
-                      0.0,
-                      1.0,
-                      0.8,
-                      0.999,
-                      1e-30,
-                      0.0,
-                      1e12,
-                      "bf16",
-                      true,
-                      {"*.bias=0", "embedding.*=0.01"},
+  config.optimizer = {"lion", 1.0 / 3.0, "wsd", 17,   0.0,    1.0,  0.8,
+                      0.999,  1e-30,     0.0,   1e12, "bf16", true, {"*.bias=0", "embedding.*=0.01"},
                       0.999};
   config.verdict = {"guard",    100, 7.5, 9.5, 20,  0.25,       50, "clip",   "stop",
                     "rollback", 5,   70,  2,   0.5, "continue", 7,  3'600'000};
@@ -181,6 +170,13 @@ TEST(ConfigIdentity, HasTheRotaryScalingWhereThereIsOne) {
   Config wide = plain;
   wide.model.head_size = 24;
   EXPECT_NE(config_identity(wide), config_identity(plain));
+}
+
+TEST(ConfigIdentity, HasTheRuleOfUpdatesThatIsNotAdamW) {
+  Config config;
+  const std::string plain = config_identity(config);
+  config.optimizer.name = "lion";
+  EXPECT_NE(config_identity(config), plain);
 }
 
 TEST(ConfigIdentity, HasTheAdaptersWhereThereAreAny) {

@@ -7,6 +7,8 @@
 #include <bit>
 #include <cstring>
 #include <filesystem>
+#include <set>
+#include <tuple>
 
 #include "checkpoint/ram_tier.h"
 #include "runtime/interop/checkpoint_contents.h"
@@ -235,6 +237,87 @@ TEST_F(MomentsTest, OfTheOtherTypeAreConvertedOnResume) {
             << key.first << " of " << key.second << ", element " << i;
       }
     }
+  }
+}
+
+const std::string lion = "optimizer.name=lion";
+
+TEST_F(MomentsTest, LionHasTheSameBitsInEveryLayout) {
+  const std::tuple<const char*, const char*, Overrides> cases[] = {
+      {"fp32", "fp32", {}},
+      {"bf16", "bf16", {average, R"(optimizer.weight_decay_groups=["embedding.*=0.5"])"}}};
+  for (const auto& [precision, moments, more] : cases) {
+    const Overrides what =
+        model(moments, joined({lion, fmt::format("training.precision={}", precision)}, more));
+    const auto trained = [&, precision = precision](const std::string& name, int ranks,
+                                                    const Overrides& layout = {}) {
+      const std::string run = fmt::format("{}-{}", precision, name);
+      expect_done({.run = run, .ranks = ranks, .overrides = joined(what, layout)});
+      return digest(run);
+    };
+    const std::string expected = trained("alone", 1);
+    for (const int ranks : {2, 3, 4}) EXPECT_EQ(trained(fmt::format("d{}", ranks), ranks), expected);
+    EXPECT_EQ(trained("tensor", 2, {"parallel.tensor=2"}), expected);
+    EXPECT_EQ(trained("pipeline", 2, {"parallel.pipeline=2"}), expected);
+    EXPECT_EQ(trained("all", 8, {"parallel.tensor=2", "parallel.pipeline=2"}), expected);
+    EXPECT_EQ(trained("sharded", 4, {"optimizer.shard_gradients=true", "threads=2"}), expected);
+    EXPECT_NE(trained("adamw", 1, {"optimizer.name=adamw"}), expected);
+    EXPECT_EQ(digest_after_changes(fmt::format("{}-changing", precision), what), expected);
+  }
+}
+
+TEST_F(MomentsTest, LionSurvivesDeathsAndGrowth) {
+  if (const std::string removal = shared_memory_removal(posix_env()); !removal.empty())
+    GTEST_SKIP() << removal;
+  for (const char* moments : {"fp32", "bf16"}) {
+    SCOPED_TRACE(moments);
+    const std::string whole = fmt::format("whole-{}", moments);
+    expect_done({.run = whole, .overrides = model(moments, {lion})});
+    expect_survives(model(moments, {lion}), digest(whole));
+    for (int number = 1; number <= 5; ++number)
+      fs::remove_all(run_directory(fmt::format("killed-{}", number)));
+  }
+}
+
+// It goes on from the disk and from RAM with the bits of a run that was not stopped, and no state has a second moment.
+TEST_F(MomentsTest, LionGoesOnFromOneMoment) {
+  if (const std::string removal = shared_memory_removal(posix_env()); !removal.empty())
+    GTEST_SKIP() << removal;
+  expect_done({.run = "whole", .overrides = model("fp32", {lion})});
+  train_to_step_8("first", "fp32", {lion});
+  std::set<std::string> kinds;
+  for (const auto& [key, values] : state_of(checkpoint_of_step_8("first")).values) kinds.insert(key.first);
+  EXPECT_THAT(kinds, testing::ElementsAre("moment1", "weight"));
+  expect_done({.run = "first", .ranks = 3, .overrides = model("fp32", {lion})});
+  EXPECT_EQ(digest("first"), digest("whole"));
+  die_after_step_8("ram", "fp32", {lion});
+  expect_done({.run = "ram", .ranks = 3, .overrides = model("fp32", {lion})});
+  EXPECT_EQ(events("ram", "start").back()["resumed_from"], "ram");
+  EXPECT_EQ(digest("ram"), digest("whole"));
+}
+
+TEST_F(MomentsTest, AMomentOfLionThatChangesInMemoryIsFound) {
+  if (const std::string removal = shared_memory_removal(posix_env()); !removal.empty())
+    GTEST_SKIP() << removal;
+  const Overrides what = model("fp32", {lion, "checkpoint.ram_every_steps=1"});
+  expect_done({.run = "whole", .overrides = what});
+  EXPECT_EQ(
+      survive(
+          {.run = "flipped", .ranks = 2, .overrides = what, .faults = "step.begin@7:1=flip:moment1:20:100"}),
+      1);
+  EXPECT_EQ(digest("flipped"), digest("whole"));
+  ASSERT_EQ(events("flipped", "verdict").size(), 1U);
+}
+
+// The moments of a rule are none of another.
+TEST_F(MomentsTest, TheRuleOfUpdatesCannotChangeOnResume) {
+  for (const auto& [from, to] : {std::pair("adamw", "lion"), std::pair("lion", "adamw")}) {
+    const auto rule = [](const char* name) { return fmt::format("optimizer.name={}", name); };
+    train_to_step_8(from, "fp32", {rule(from)});
+    const RunEnd end = train({.run = from, .ranks = 2, .overrides = model("fp32", {rule(to)})});
+    EXPECT_EQ(end.code, ExitCode::config);
+    EXPECT_THAT(end.message, testing::HasSubstr(fmt::format("optimizer.name: \"{}\" -> \"{}\"", from, to)));
+    EXPECT_THAT(end.message, testing::HasSubstr("start a new run in another run.directory"));
   }
 }
 

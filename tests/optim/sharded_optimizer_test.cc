@@ -45,6 +45,20 @@ OptimizerConfig adamw(DType moments = DType::fp32) {
   return config;
 }
 
+OptimizerConfig lion(DType moments = DType::fp32) {
+  OptimizerConfig config = adamw(moments);
+  config.name = "lion";
+  config.beta2 = 0.99;
+  return config;
+}
+
+// A rule of updates with moments of a type, and the kinds of state that it keeps.
+struct RuleCase {
+  OptimizerConfig (*config)(DType);
+  std::vector<const char*> kinds;
+};
+const RuleCase rule_cases[] = {{&adamw, {"weight", "moment1", "moment2"}}, {&lion, {"weight", "moment1"}}};
+
 float value_at(const std::string& tensor, std::uint64_t element, std::uint64_t seed) {
   return RandomStream(seed, tensor.size() * 31 + static_cast<std::uint64_t>(tensor.front())).normal(element);
 }
@@ -226,11 +240,12 @@ struct Updates {
   std::map<std::string, Tensors> state;  // by kind
 };
 
-Updates three_updates(int ranks, DType dtype, DType moments = DType::fp32, std::uint64_t seed = 1) {
+Updates updates_of(const OptimizerConfig& config, int ranks, DType dtype, std::int64_t steps = 3,
+                   std::uint64_t seed = 1) {
   Updates run;
   for (int r = 0; r < ranks; ++r) {
-    Rank rank(r, ranks, dtype, /*checks_state=*/true, two_buckets(), adamw(moments), seed);
-    for (const std::int64_t step : {1, 2, 3}) {
+    Rank rank(r, ranks, dtype, /*checks_state=*/true, two_buckets(), config, seed);
+    for (std::int64_t step = 1; step <= steps; ++step) {
       rank.set_gradients(static_cast<std::uint64_t>(step) + 10);
       rank.update(step, 1e-3 * static_cast<double>(step), 0.5);
       if (dtype == DType::bf16) rank.expect_rounded_copies();
@@ -238,6 +253,10 @@ Updates three_updates(int ranks, DType dtype, DType moments = DType::fp32, std::
     for (const char* kind : {"weight", "moment1", "moment2"}) rank.collect(kind, run.state[kind]);
   }
   return run;
+}
+
+Updates three_updates(int ranks, DType dtype, DType moments = DType::fp32, std::uint64_t seed = 1) {
+  return updates_of(adamw(moments), ranks, dtype, 3, seed);
 }
 
 class ShardedOptimizerTest : public testing::TestWithParam<DType> {};
@@ -255,13 +274,15 @@ std::size_t differences(const Updates& one, const Updates& other, const std::str
 }
 
 TEST_P(ShardedOptimizerTest, AnyNumberOfRanksMakesTheSameUpdates) {
-  for (const DType moments : {DType::fp32, DType::bf16}) {
-    const Updates alone = three_updates(1, GetParam(), moments);
-    for (const int ranks : {2, 3}) {
-      const Updates shared = three_updates(ranks, GetParam(), moments);
-      for (const char* kind : {"weight", "moment1", "moment2"})
-        EXPECT_EQ(differences(alone, shared, kind), 0U)
-            << kind << " on " << ranks << ", " << name_of(moments);
+  for (const RuleCase& rule : rule_cases) {
+    for (const DType moments : {DType::fp32, DType::bf16}) {
+      const Updates alone = updates_of(rule.config(moments), 1, GetParam());
+      for (const int ranks : {2, 3}) {
+        const Updates shared = updates_of(rule.config(moments), ranks, GetParam());
+        for (const char* kind : rule.kinds)
+          EXPECT_EQ(differences(alone, shared, kind), 0U)
+              << kind << " on " << ranks << ", " << name_of(moments);
+      }
     }
   }
 }
@@ -301,27 +322,29 @@ TEST_P(ShardedOptimizerTest, TheFirstUpdateOfWeightsIsThatOfFp32Moments) {
 }
 
 TEST_P(ShardedOptimizerTest, FlippedBitsOfBFloat16MomentsAreFound) {
-  for (const char* kind : {"moment1", "moment2"}) {
-    Rank rank(0, 1, GetParam(), /*checks_state=*/true, two_buckets(), adamw(DType::bf16));
-    for (const std::int64_t step : {1, 2}) rank.update_with_gradients_of(step);
-    EXPECT_FALSE(rank.optimizer().finding().has_value());
-    rank.flip_bit(kind, "late.weight", 9099, 0);
-    rank.update_with_gradients_of(3);
-    const std::optional<StateFinding> finding = rank.optimizer().finding();
-    ASSERT_TRUE(finding.has_value()) << kind;
-    EXPECT_EQ(finding->block_count, 1U);
-    EXPECT_EQ(finding->first_block.tensor, "late.weight");
-    EXPECT_EQ(finding->first_block.first_block, 2U);
+  for (const RuleCase& rule : rule_cases) {
+    for (const char* kind : rule.kinds) {
+      Rank rank(0, 1, GetParam(), /*checks_state=*/true, two_buckets(), rule.config(DType::bf16));
+      for (const std::int64_t step : {1, 2}) rank.update_with_gradients_of(step);
+      EXPECT_FALSE(rank.optimizer().finding().has_value());
+      rank.flip_bit(kind, "late.weight", 9099, 0);
+      rank.update_with_gradients_of(3);
+      const std::optional<StateFinding> finding = rank.optimizer().finding();
+      ASSERT_TRUE(finding.has_value()) << kind;
+      EXPECT_EQ(finding->block_count, 1U);
+      EXPECT_EQ(finding->first_block.tensor, "late.weight");
+      EXPECT_EQ(finding->first_block.first_block, 2U);
+    }
   }
 }
 
 // A second copy of what is trained, as the update left it, with the same bits of everything else.
 TEST_P(ShardedOptimizerTest, AnUpdateKeepsTheStateThatItLeaves) {
-  for (const DType moments : {DType::fp32, DType::bf16}) {
+  for (const OptimizerConfig& config : {adamw(), adamw(DType::bf16), lion(), lion(DType::bf16)}) {
     for (const int ranks : {1, 3}) {
       for (int r = 0; r < ranks; ++r) {
-        Rank plain(r, ranks, GetParam(), true, with_frozen(two_buckets()), adamw(moments));
-        Rank keeping(r, ranks, GetParam(), true, with_frozen(two_buckets()), adamw(moments));
+        Rank plain(r, ranks, GetParam(), true, with_frozen(two_buckets()), config);
+        Rank keeping(r, ranks, GetParam(), true, with_frozen(two_buckets()), config);
         ASSERT_TRUE(keeping.optimizer().can_keep(keeping.device()));
         for (const std::int64_t step : {1, 2, 3}) {
           plain.update_with_gradients_of(step);
@@ -373,6 +396,47 @@ TEST_P(ShardedOptimizerTest, UpdatesAreAdamW) {
       ASSERT_NEAR(static_cast<double>(weights[i]), weight, 6e-8 + 2e-7 * std::abs(weight))
           << name << " " << i;
     }
+  }
+}
+
+// Twelve updates by the formula of the paper in double.
+TEST_P(ShardedOptimizerTest, UpdatesAreLion) {
+  constexpr int steps = 12;
+  const Updates run = updates_of(lion(), 1, GetParam(), steps);
+  EXPECT_TRUE(run.state.at("moment2").empty());
+  for (const auto& [name, weights] : run.state.at("weight")) {
+    const double decay = name.ends_with(".weight") ? 0.1 : 0.0;
+    const std::vector<float>& kept = run.state.at("moment1").at(name);
+    for (std::uint64_t i = 0; i < weights.size(); ++i) {
+      double weight = static_cast<double>(value_at(name, i, 1)), moment = 0.0;
+      for (int step = 1; step <= steps; ++step) {
+        const double gradient =
+            0.5 * static_cast<double>(value_at(name, i, static_cast<std::uint64_t>(step) + 10));
+        const double average = 0.9 * moment + 0.1 * gradient;
+        const double sign = average > 0 ? 1.0 : (average < 0 ? -1.0 : 0.0);
+        weight -= 1e-3 * step * (decay * weight + sign);
+        moment = 0.99 * moment + 0.01 * gradient;
+      }
+      ASSERT_NEAR(static_cast<double>(weights[i]), weight, 1e-7 + 1e-6 * std::abs(weight))
+          << name << " " << i;
+      ASSERT_NEAR(static_cast<double>(kept[i]), moment, 1e-7) << name << " " << i;
+    }
+  }
+}
+
+// What the second moment takes is in no plan of memory, and in no state that is saved.
+TEST_P(ShardedOptimizerTest, LionKeepsOneMoment) {
+  const auto kept = [](const OptimizerConfig& config) {
+    MemoryPlan plan;
+    const ShardedOptimizer optimizer(BucketPlan(two_buckets(), 1), 0, DType::fp32, config, plan);
+    return plan.total_bytes(MemoryClass::optimizer);
+  };
+  for (const DType moments : {DType::fp32, DType::bf16}) {
+    EXPECT_EQ(2 * kept(lion(moments)), kept(adamw(moments)));
+    EXPECT_EQ(lion(moments).kept_bytes(), bytes_of(moments));
+    EXPECT_EQ(adamw(moments).kept_bytes(), 2 * bytes_of(moments));
+    Rank rank(0, 1, GetParam(), /*checks_state=*/true, two_buckets(), lion(moments));
+    for (const OwnedState& piece : rank.optimizer().state()) EXPECT_NE(piece.spec.kind, "moment2");
   }
 }
 

@@ -88,8 +88,9 @@ TEST(LayoutPlan, KernelsThatAreChosenByLayerHaveTheMemoryOfTheirStage) {
 }
 
 // Three slots for each rank, in the memory that the ranks share.
-TEST(LayoutPlan, RamSnapshotsAreThoseOfTheRunningRanks) {
+void expect_snapshots_of_running_ranks(const char* optimizer) {
   Config config = small_config();
+  config.optimizer.name = optimizer;
   config.checkpoint.ram_every_steps = CheckpointConfig::interval_auto;
   WorkerRig rig(config, 2);
   const LayoutPlan plan = planned(rig.config(), 2, {});
@@ -99,7 +100,10 @@ TEST(LayoutPlan, RamSnapshotsAreThoseOfTheRunningRanks) {
         worker.state_view().snapshots.shared_bytes();
     return {};
   });
-  EXPECT_GT(running[0] + running[1], 3 * 3 * sizeof(float) * parameter_count(make_model_spec(rig.config())));
+  const std::uint64_t slots = 3 * sizeof(float) * parameter_count(make_model_spec(rig.config()));
+  const auto kinds = 1 + static_cast<std::uint64_t>(config.optimizer.moment_count());
+  EXPECT_GT(running[0] + running[1], kinds * slots);
+  EXPECT_LT(running[0] + running[1], (kinds + 1) * slots);
   for (std::size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(plan.ranks[rank].shared_bytes, running[rank]);
   EXPECT_EQ(plan.shared_bytes(), running[0] + running[1]);
   EXPECT_EQ(plan.ranks[0].needed_bytes({}),
@@ -114,6 +118,10 @@ TEST(LayoutPlan, RamSnapshotsAreThoseOfTheRunningRanks) {
             std::string::npos);
   config.checkpoint.ram_every_steps = 0;
   EXPECT_EQ(planned(resolved(config), 2, {}).shared_bytes(), 0U);
+}
+
+TEST(LayoutPlan, RamSnapshotsAreThoseOfTheRunningRanks) {
+  for (const char* const optimizer : {"adamw", "lion"}) expect_snapshots_of_running_ranks(optimizer);
 }
 
 // Products of forward and backward are counted by the op, those of attention's backward five times of which

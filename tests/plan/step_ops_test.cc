@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <tuple>
 
 #include "tests/support/worker_rig.h"
 
@@ -182,12 +183,18 @@ TEST(StepOps, RanksOfAnyLayoutShareTheProducts) {
 }
 
 TEST(StepOps, NoTableOfTheOptimizerIsReadFromTheDevice) {
-  const StepOps step = ops_of(resolved_ops_config(gpt2_124m()));
-  const auto update = std::ranges::find(step.ops, OpId::adamw, &StepOp::id);
-  ASSERT_NE(update, step.ops.end());
-  EXPECT_EQ(update->shape, "124475904 in 148 tensors");
-  const std::uint64_t digests = 15229 * sizeof(Digest);  // of the gradient, one for each block
-  EXPECT_EQ(update->cost.bytes_read, 16U * 124475904U + digests);
+  const std::tuple<const char*, OpId, std::uint64_t> rules[] = {{"adamw", OpId::adamw, 16},
+                                                                {"lion", OpId::lion, 12}};
+  for (const auto& [name, op, bytes] : rules) {
+    Config config = gpt2_124m();
+    config.optimizer.name = name;
+    const StepOps step = ops_of(resolved_ops_config(config));
+    const auto update = std::ranges::find(step.ops, op, &StepOp::id);
+    ASSERT_NE(update, step.ops.end());
+    EXPECT_EQ(update->shape, "124475904 in 148 tensors");
+    const std::uint64_t digests = 15229 * sizeof(Digest);  // of the gradient, one for each block
+    EXPECT_EQ(update->cost.bytes_read, bytes * 124475904U + digests);
+  }
 }
 
 TEST(StepOps, JsonHasWhatAPredictionNeeds) {
