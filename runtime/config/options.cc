@@ -343,7 +343,7 @@ std::vector<Option> optimizer_options() {
              "Rule of updates: adamw, or lion = by the sign of an average of the gradient, with one moment "
              "where adamw has two, so a trained parameter takes 4 bytes less in memory, snapshots and "
              "checkpoints, 2 with bf16 moments. Usual for lion are a learning rate of a third to a tenth of "
-             "adamw's, as many times its weight_decay, and beta2 = 0.99"),
+             "adamw's, as many times its weight_decay, and beta2 = 0.99, or 0.95 in a short run"),
       real("optimizer.learning_rate", HF_FIELD(optimizer.learning_rate), "", {0, 100}, kNumeric,
            "Peak learning rate"),
       choice("optimizer.schedule", HF_FIELD(optimizer.schedule),
