@@ -318,11 +318,13 @@ def likeliest(tensors, config, tokens, count):
     return tokens
 
 
-def mean_loss(tensors, config, tokens, length):
-    """Of the consecutive windows of `length` tokens, as `holdfast evaluate` takes them."""
+def mean_loss(tensors, config, tokens, length, counts=None):
+    """Of the consecutive windows of `length` tokens, as `holdfast evaluate` takes them; `counts`: which tokens are targets, else all."""
     losses = []
     for begin in range(0, (len(tokens) - 1) // length * length, length):
         for t, logits in enumerate(logits_of(tensors, config, tokens[begin:begin + length])):
+            if counts and not counts[begin + t + 1]:
+                continue
             top = max(logits)
             losses.append(top + math.log(sum(math.exp(x - top) for x in logits)) - logits[tokens[begin + t + 1]])
     return sum(losses) / len(losses)
