@@ -17,6 +17,7 @@ PATIENCE_S = 120
 CHAT_PYTHON = harness.ROOT / ".deps/tokenizer/bin/python"
 CHAT_TOOL = harness.ROOT / "tools/chat_to_tokens"
 END = "<|endoftext|>"
+FIRST_LOSS, LAST_LOSS, HELD_OUT_LOSS = 5.676, 3.354, 3.260  # of the tiny form of pretrain_124m.toml
 CHATML = """{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
@@ -200,6 +201,36 @@ class LoraChatTest(Chats):
         merged, _ = foreign_model.read_folder(self.folder / "merged")
         changed = {name for name in merged if merged[name] != self.tensors[name]}
         self.assertEqual(changed, {name for name in merged if "_proj" in name})
+
+
+class PretrainTest(Folder):
+    """The commands of the page, with a text of 200 KB, 300 tokens, and a GPT-2 of 2 layers."""
+
+    TINY = ["configs/examples/pretrain_124m.toml", "--model.preset=", "--model.style=gpt2", "--model.layers=2", "--model.heads=2", "--model.width=32",
+            "--training.steps=40", "--training.sequence_length=32", "--training.precision=fp32", "--training.microbatch_size=2", "--parallel.lanes=2",
+            "--training.microbatches_per_lane=1", "--optimizer.learning_rate=0.005", "--optimizer.warmup_steps=5", "--evaluation.every_steps=20",
+            "--evaluation.batches=4", "--threads=1"]
+
+    def setUp(self):
+        super().setUp()
+        (self.folder / "data/own").mkdir()
+        (self.folder / "data/own/train.txt").write_text(harness.text_of(200000, 1))
+        (self.folder / "data/own/valid.txt").write_text(harness.text_of(20000, 2))
+        self.holdfast("tokenize", "train", "data/own/train.txt", "--vocabulary", 300, "--out", "data/own/tokenizer.json")
+
+    def test_its_curve(self):
+        """Is that of this text and seed, to what processors compute differently, and has the same bits on two ranks."""
+        self.assertIn("tokenizer.json", self.holdfast("check", *self.TINY))
+        self.holdfast("train", *self.TINY)
+        losses, held_out = self.losses("runs/pretrain-124m"), self.losses("runs/pretrain-124m", "evaluation")
+        self.assertEqual(len(losses), 40)
+        for loss, expected in ((losses[0], FIRST_LOSS), (losses[-1], LAST_LOSS), (held_out[-1], HELD_OUT_LOSS)):
+            self.assertAlmostEqual(loss, expected, delta=0.02)
+        self.command(harness.ROOT / "tools/mpirun", "-np", 2, harness.PROGRAM, "train", *self.TINY, "--run.directory=runs/two")
+        self.assertEqual(self.digest("runs/two"), self.digest("runs/pretrain-124m"))
+        self.assertIn("The run", self.holdfast("sample", "runs/pretrain-124m", "--prompt", "The run", "--tokens", 8))
+        self.holdfast("export", "runs/pretrain-124m", "exported")
+        self.assertTrue((self.folder / "exported/tokenizer.json").exists())
 
 
 if __name__ == "__main__":
