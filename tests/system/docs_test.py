@@ -107,7 +107,7 @@ class DocsTest(unittest.TestCase):
                                                         shape.feed_forward, shape.vocabulary))
 
     def test_files_that_documents_link_to_exist(self):
-        for document in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for document in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "configs/examples/README.md"]:
             prose = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
             for target in re.findall(r"\]\(([^)#:]+)\)", prose):
                 with self.subTest(document=document.name, target=target):

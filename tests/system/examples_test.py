@@ -11,6 +11,8 @@ from pathlib import Path
 
 import foreign_model
 import harness
+import object_store_test
+import slurm
 
 EXAMPLES = harness.ROOT / "configs/examples"
 PATIENCE_S = 120
@@ -231,6 +233,72 @@ class PretrainTest(Folder):
         self.assertIn("The run", self.holdfast("sample", "runs/pretrain-124m", "--prompt", "The run", "--tokens", 8))
         self.holdfast("export", "runs/pretrain-124m", "exported")
         self.assertTrue((self.folder / "exported/tokenizer.json").exists())
+
+
+class SlurmObjectStoreTest(Folder):
+    """The script in a Slurm cluster of three hosts of this machine, with an S3 server on a fourth."""
+
+    SETTLE_S = 120
+    SHAPE = ["--model.preset=", "--model.style=llama", "--model.layers=2", "--model.heads=2", "--model.width=32", "--model.vocabulary=256",
+             '--data.sources=[{ path = "train.txt", format = "text" }]', "--data.document_mask=false", "--data.validation_fraction=0",
+             "--evaluation.every_steps=0", "--training.steps=30", "--training.sequence_length=32", "--training.precision=fp32",
+             "--training.recompute=none", "--training.microbatches_per_lane=1", "--parallel.lanes=6", "--optimizer.warmup_steps=2",
+             "--optimizer.schedule=constant", "--checkpoint.every_steps=12", "--threads=1"]
+    WITHOUT_STORE = ["--checkpoint.upload_shard_command=", "--checkpoint.download_command="]
+
+    def test_bad_input_is_a_sentence(self):
+        script = "configs/examples/slurm_object_store.sh"
+        self.assertEqual(self.command(script, code=2, BUCKET=""), "slurm_object_store.sh: BUCKET is not set; give the bucket and a prefix of this run's "
+                                                                  "own, as BUCKET=NAME/PREFIX\n")
+        (self.folder / "train.txt").write_text(harness.text_of(60000, 1))
+        variables = {"HOLDFAST": str(harness.PROGRAM), "PYTHON": "false"}
+        told = self.command(script, "--", *self.SHAPE, code=2, BUCKET="absent/run", **variables)
+        self.assertRegex(told, "slurm_object_store.sh: nothing is queued, as s3://absent/run cannot be listed from here; .*\n$")
+        told = self.command(script, "--", *self.SHAPE, "--training.steps=0", code=2, BUCKET="absent/run", **variables)
+        self.assertIn("training.steps", told)
+        self.assertNotIn("queued", told)
+
+    def test_a_run_loses_all_and_comes_back_from_the_store(self):
+        if reason := slurm.why_not() or object_store_test.why_not():
+            self.skipTest(reason)
+        (self.folder / "train.txt").write_text(harness.text_of(60000, 1))
+        self.holdfast("train", "configs/examples/slurm_object_store.toml", *self.SHAPE, *self.WITHOUT_STORE, "--run.directory=runs/undisturbed")
+        scene = harness.Scene()
+        self.addCleanup(scene.close)
+        del scene.environment["OMPI_MCA_btl_sm_backing_directory"]  # of each host in its own shared memory
+        cluster = slurm.Slurm(3)
+        self.addCleanup(cluster.close)
+        controller = cluster.hosts[cluster.controller]
+        server = object_store_test.Server(scene.directory / "server", controller.enter(), controller.address)
+        self.addCleanup(server.close)
+        run = scene.run("job", [])
+        variables = {**server.variables(), "BUCKET": f"{object_store_test.BUCKET}/job", "PYTHON": str(object_store_test.PYTHON)}
+
+        def submit(steps, **more):
+            log = scene.directory / f"job.{run.starts + 1}.log"
+            start = cluster.submit(run, ["env", f"--chdir={self.folder}", "configs/examples/slurm_object_store.sh", "--open-mode=append", f"--output={log}",
+                                         "--nodes=3", "--ntasks-per-node=1", "--", *self.SHAPE, f"--training.steps={steps}",
+                                         f"--run.directory={run.directory}"], **variables, **more)
+            start.expect_exit(0, self.SETTLE_S)  # of sbatch, which does not wait for the job
+            harness.wait_until(lambda: not cluster.job(), self.SETTLE_S, lambda: False, "the job does not end", start.tail)
+            return start.output()
+
+        submit(12)
+        self.assertIn("-step-00000012-", server.whole("job")[-1])
+        for node in cluster.nodes:  # all that the machines have in memory, and their disk
+            cluster.lose(node)
+            cluster.restore(node)
+        cluster.wait_for(lambda: cluster.ask("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * len(cluster.nodes))
+        shutil.rmtree(run.directory)
+
+        output = submit(30, RANKS="2")
+        begun = run.events("start")[0]
+        self.assertEqual((begun["ranks"], begun["resumed_from_step"]), (2, 12), output)
+        self.assertIn("downloaded the checkpoint of step 12: ", output)
+        self.assertEqual(run.digest(), self.digest("runs/undisturbed"))
+        self.assertIn("-step-00000030-", server.whole("job")[-1])
+        self.assertLessEqual(len(server.whole("job")), 3)
+        harness.expect_no_processes(run)
 
 
 if __name__ == "__main__":
