@@ -20,7 +20,8 @@ CHAT_PYTHON = harness.ROOT / ".deps/tokenizer/bin/python"
 CHAT_TOOL = harness.ROOT / "tools/chat_to_tokens"
 END = "<|endoftext|>"
 FIRST_LOSS, LAST_LOSS, HELD_OUT_LOSS = 5.676, 3.354, 3.260  # of the tiny form of pretrain_124m.toml
-CHATML = """{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}
+CHATML = """{% for message in messages %}{{ bos_token }}{{ '<|im_start|>' + message['role'] + '\\n' }}
+{%- generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\\n' }}{% endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
 
@@ -98,7 +99,7 @@ class Chats(Folder):
         self.tensors, self.config = foreign_model.random_llama(vocabulary=320, width=32, feed_forward=48)
         foreign_model.write_folder(self.model, self.tensors, self.config)
         (self.folder / "tokenizer.json").rename(self.model / "tokenizer.json")
-        (self.model / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML, "eos_token": "<|im_end|>"}))
+        (self.model / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML, "eos_token": "<|im_end|>", "bos_token": None}))
 
     def write_chats(self, chats, name="chats.jsonl"):
         (self.folder / name).write_text("".join(json.dumps(chat) + "\n" for chat in chats))
@@ -114,15 +115,31 @@ class Chats(Folder):
 
 class ChatToTokensTest(Chats):
     def test_only_answers_count(self):
+        self.expect_only_answers_count("chats.bin")
+
+    def test_where_a_tokenizer_says_that_its_tokens_are(self):
+        """Some leave the blank in front of a word out, as that of Llama 3: the same tokens count."""
+        self.write_chats([chat_of(("user", "a"), ("assistant", "the run saves"), ("user", "b"), ("assistant", " all"))])
+        (self.folder / "blank.jinja").write_text("{% for each in messages %}{{ each.role }}: {{ each.content + '<|im_end|>' }}{% endfor %}"
+                                                 "{% if add_generation_prompt %}assistant: {% endif %}")
+        definition, shards = json.loads((self.model / "tokenizer.json").read_text()), []
+        for trims in (False, True):
+            processor = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": trims, "use_regex": True}
+            (self.model / "tokenizer.json").write_text(json.dumps(definition | {"post_processor": processor}))
+            self.convert("--template", "blank.jinja", "chats.jsonl", out=f"trims-{trims}.bin")
+            shards.append(read_shard(self.folder / f"trims-{trims}.bin"))
+        self.assertEqual(*shards)
+
+    def expect_only_answers_count(self, out):
         chats = [chat_of(("system", "Be whole."), ("user", "The rank?"), ("assistant", "A lane saves.")),
                  chat_of(("user", "One?\n"), ("assistant", "\nTwo \U0001f600 \u00e9."), ("user", "<b>&</b>"), ("assistant", "  all tokens \n")),
                  chat_of(("user", "Not"), ("assistant", "this"), ("user", "but"), ("assistant", "that"), mask=[False, False, False, True])]
         self.write_chats(chats)
-        told = self.convert("--end", END, "chats.jsonl")
-        ids, counts, vocabulary = read_shard(self.folder / "chats.bin")
+        told = self.convert("--end", END, "chats.jsonl", out=out)
+        ids, counts, vocabulary = read_shard(self.folder / out)
         tokenizer = json.loads((self.model / "tokenizer.json").read_text())
         end = next(token["id"] for token in tokenizer["added_tokens"] if token["content"] == END)
-        self.assertEqual(told, f"chats.bin: 3 chats, {len(ids)} tokens, of which {sum(counts)} count; a vocabulary of 320; data.document_end = {end}\n")
+        self.assertEqual(told, f"{out}: 3 chats, {len(ids)} tokens, of which {sum(counts)} count; a vocabulary of 320; data.document_end = {end}\n")
         self.assertEqual(vocabulary, 320)
         known = bytes_of_tokens(tokenizer)
         self.assertEqual(b"".join(known[each] for each in ids).decode(), "".join(rendered(chat) + END for chat in chats))
