@@ -49,6 +49,12 @@ TEST(NumberFault, EachIsWhatTheProgramUnderstands) {
   EXPECT_THAT(actions[ChaosFault::wrong_rate], ElementsAre("scale_rate"));
 }
 
+TEST(NumberFault, OnlyMomentsThatTheOptimizerKeepsAreDrawn) {
+  for (std::uint64_t draw = 0; draw < 100; ++draw)
+    EXPECT_THAT(number_fault_point(ChaosFault::flip_moments, {.moment_count = 1, .draw = draw * 7919}),
+                HasSubstr("flip:moment1"));
+}
+
 TEST(NumberFault, AllPlacesOfAKindComeUp) {
   std::set<std::string> weights, nans, bits, passes, samples;
   for (std::uint64_t draw = 0; draw < 2000; ++draw) {
@@ -168,6 +174,7 @@ TEST(NumberFault, TheyAreDrawnWhereTheyAreAskedFor) {
   const ChaosLimits limits = choose_limits(number_config(), options, {})->limits;
   EXPECT_EQ(limits.faults, number_faults());
   EXPECT_EQ(limits.samples_of_step, 24);
+  EXPECT_EQ(limits.moment_count, 2);
   EXPECT_EQ(limits.audits, "--verdict.audit_every_steps=1");
   options.overrides = {"--verdict.audit_every_steps=5"};
   EXPECT_EQ(choose_limits(number_config(), options, {})->limits.audits, "") << "the user says how often";

@@ -252,6 +252,7 @@ Result<ChaosChoice> choose_limits(const Config& resolved, const CampaignOptions&
                    .layouts = std::move(layouts),
                    .lanes = resolved.parallel.lanes,
                    .samples_of_step = samples_of_step(resolved),
+                   .moment_count = resolved.optimizer.moment_count(),
                    .points = points_of(resolved),
                    .savings = options.as_configured ? std::vector<std::string>{""} : savings_drawn(),
                    .audits = audits_of(options),

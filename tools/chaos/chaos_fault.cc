@@ -265,7 +265,7 @@ std::string number_fault_point(ChaosFault fault, const NumberPlace& place) {
     case ChaosFault::flip_weights:
       return flip_of("weights", /*is_at_rest=*/true, place, choices);
     case ChaosFault::flip_moments:
-      return flip_of(choices.one_of(moments), /*is_at_rest=*/true, place, choices);
+      return flip_of(moments[choices.below(place.moment_count)], /*is_at_rest=*/true, place, choices);
     case ChaosFault::flip_parameters:
       return flip_of("parameters", /*is_at_rest=*/false, place, choices);
     case ChaosFault::flip_gradients:

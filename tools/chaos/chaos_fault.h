@@ -142,6 +142,7 @@ struct NumberPlace {
   int rank = 0;                       // launched
   std::uint64_t lanes_of_rank = 1;    // lanes that a rank computes in a step
   std::uint64_t samples_of_step = 1;  // samples of a step of the whole run
+  std::uint64_t moment_count = 2;     // moments that the optimizer keeps of a weight
   std::uint64_t draw = 0;             // number that all the rest is drawn from: memory, bit, lane, sample
 };
 

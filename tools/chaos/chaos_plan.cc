@@ -191,6 +191,7 @@ std::string point_of_numbers(const ChaosLimits& limits, const ChaosLayout& layou
                              .rank = injection.victim % (layout.ranks - layout.spares),
                              .lanes_of_rank = lanes_of_rank(limits, layout),
                              .samples_of_step = static_cast<std::uint64_t>(limits.samples_of_step),
+                             .moment_count = static_cast<std::uint64_t>(limits.moment_count),
                              .draw = injection.place});
 }
 

@@ -64,6 +64,7 @@ struct ChaosLimits {
   std::vector<ChaosFault> faults = {};    // faults that are possible; at least one
   std::int64_t lanes = 0;                 // number of lanes of the run; 0: one for each copy
   std::int64_t samples_of_step = 1;
+  int moment_count = 2;                   // moments that the optimizer keeps of a weight
   std::vector<std::string> points = {};   // fault points that a rank of such a run passes
   std::vector<std::string> savings = {};  // at least one
   std::string audits = {};                // ChaosPlan::audits of runs with number faults
