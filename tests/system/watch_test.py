@@ -244,16 +244,9 @@ class ListenTest(unittest.TestCase):
         kind, text = self.get(url)
         self.assertIn("version=0.0.4", kind)
         self.assertRegex(text, r'\nholdfast_step\{run="\w+"\} \d+\n')
-        kind, text = self.get(url, {"Accept": "application/openmetrics-text;version=1.0.0"}.items())
+        kind, scraped_text = self.get(url, {"Accept": "application/openmetrics-text;version=1.0.0"}.items())
         self.assertIn("application/openmetrics-text; version=1.0.0", kind)
-        self.assertTrue(text.endswith("# EOF\n"))
-        if READERS.exists():  # tools/bootstrap --tests
-            scraped = self.scene.directory / "text"
-            scraped.mkdir()
-            (scraped / "metrics.prom").write_text(text)
-            read = json.loads(subprocess.run([READERS, harness.ROOT / "tests/system/read_metrics.py", scraped], capture_output=True, check=True, timeout=60).stdout)
-            for parser in ("openmetrics", "prometheus"):
-                self.assertIn("holdfast_goodput_ratio", {name for name, _, _ in read[parser]}, parser)
+        self.assertTrue(scraped_text.endswith("# EOF\n"))
         with self.assertRaises(urllib.error.HTTPError) as refused:
             self.get(url.replace("/metrics", "/"))
         self.assertEqual(refused.exception.code, 404)
@@ -267,6 +260,13 @@ class ListenTest(unittest.TestCase):
         start.expect_exit(0)
         self.assertFalse((run.directory / "metrics_token").exists(), "on loopback there is none")
         self.assertFalse((run.directory / "metrics_address").exists(), "nobody answers there any more")
+        if READERS.exists():  # tools/bootstrap --tests
+            scraped = self.scene.directory / "text"
+            scraped.mkdir()
+            (scraped / "metrics.prom").write_text(scraped_text)
+            read = json.loads(subprocess.run([READERS, harness.ROOT / "tests/system/read_metrics.py", scraped], capture_output=True, check=True, timeout=60).stdout)
+            for parser in ("openmetrics", "prometheus"):
+                self.assertIn("holdfast_goodput_ratio", {name for name, _, _ in read[parser]}, parser)
 
     def test_elsewhere_a_scraper_needs_the_token(self):
         run = self.scene.run("locked", [*SLOW, "--metrics.listen=:0"])
