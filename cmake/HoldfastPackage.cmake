@@ -36,7 +36,8 @@ install(CODE "
   execute_process(COMMAND ${tell_source}
     OUTPUT_FILE \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${home}/built_from\" COMMAND_ERROR_IS_FATAL ANY)")
 install(DIRECTORY configs/mpi DESTINATION ${home}/configs)
-install(DIRECTORY configs/ DESTINATION share/holdfast/configs PATTERN mpi EXCLUDE PATTERN completion EXCLUDE PATTERN systemd EXCLUDE)
+install(DIRECTORY configs/ DESTINATION share/holdfast/configs USE_SOURCE_PERMISSIONS
+  PATTERN mpi EXCLUDE PATTERN completion EXCLUDE PATTERN systemd EXCLUDE)
 install(FILES configs/systemd/holdfast@.service DESTINATION lib/systemd/system)
 install(FILES configs/completion/holdfast.bash DESTINATION share/bash-completion/completions RENAME holdfast)
 install(FILES README.md DESTINATION share/doc/holdfast)

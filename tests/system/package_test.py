@@ -101,6 +101,8 @@ class PackageTest(unittest.TestCase):
             self.assertTrue(list((moved / "share/doc/holdfast/licences").glob("libfmt*")), file)
         # What a user reads is there, and the words of it hold for what is installed.
         self.assertTrue((moved / "share/doc/holdfast/docs/install.md").exists())
+        for script in ("notice/slurm", "examples/slurm_object_store.sh"):
+            self.assertTrue(os.access(moved / "share/holdfast/configs" / script, os.X_OK), script)
         self.assertIn("fits", root.call("/srv/a place/bin/holdfast", "plan", "/srv/run.toml", "--ranks", "2"))
 
     @harness.full
