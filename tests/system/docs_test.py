@@ -113,6 +113,11 @@ class DocsTest(unittest.TestCase):
                 with self.subTest(document=document.name, target=target):
                     self.assertTrue((document.parent / target).exists())
 
+    def test_the_gallery_is_small_and_shows_all_its_pictures(self):
+        pictures = {path.name: path.stat().st_size for path in (ROOT / "docs/gallery").iterdir()}
+        self.assertEqual(set(re.findall(r"\]\(gallery/([^)]+)\)", (ROOT / "docs/gallery.md").read_text())), set(pictures), "run: tools/gallery")
+        self.assertLess(sum(pictures.values()), 400_000)
+
     def test_folders_of_the_architecture_exist(self):
         for document in [ROOT / "docs/architecture.md", ROOT / "docs/extending.md", *sorted((ROOT / "docs/internals").glob("*.md"))]:
             for name in re.findall(r"`((?:runtime|kernels|checkpoint|parallel|watchdog|tests|tools|configs)/[\w./]*)`", document.read_text()):
